@@ -1,0 +1,1 @@
+"""What to think: pure decisions, without clock, disk or wire."""

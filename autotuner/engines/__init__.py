@@ -1,0 +1,1 @@
+"""Serving engines: what differs between them."""

@@ -1,0 +1,1 @@
+"""Drives load at a server and yields raw request records."""

@@ -1,0 +1,1 @@
+"""What things are: the nouns of the project, without input or output, clock or wire."""

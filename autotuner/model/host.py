@@ -1,0 +1,188 @@
+"""Host: where an engine is served from, how it is reached, and what must be as before when tuning ends."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from autotuner.model.document import Document, Name, Scalar, Strict
+
+SecretRef = Annotated[str, StringConstraints(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:/.+)$")]
+"""Where a secret is found, never its value: ``env:NAME`` or ``file:/absolute/path``."""
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ClockTime = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class LocalTransport(Strict):
+    """The tuner runs on the host itself."""
+
+    type: Literal["local"]
+
+
+class SshTransport(Strict):
+    """The tuner reaches the host over SSH."""
+
+    type: Literal["ssh"]
+    hostname: str
+    user: str = "root"
+    port: int = Field(default=22, ge=1, le=65535)
+    identity_file: str | None = None
+    known_hosts: str | None = None
+    proxy_jump: str | None = None
+
+
+class EngineInstall(Strict):
+    """The engine as it is installed on the host."""
+
+    name: Literal["sglang", "vllm"]
+    python: str = Field(default="python3", description="Interpreter of the engine's virtual environment.")
+    cwd: str = Field(default="/", description="Working directory of the server.")
+    env: dict[EnvName, str] = Field(default_factory=dict, description="Environment added for every launch.")
+    args: tuple[str, ...] = Field(default=(), description="Arguments appended to every launch, verbatim.")
+    dialect: Name | None = Field(default=None, description="Flags of a patched build; probed when not given.")
+
+
+class Model(Strict):
+    """What is served. ``path`` and ``drafter`` are folders on the host in the Hugging Face layout."""
+
+    path: str
+    drafter: str | None = None
+    served_name: str | None = None
+    context_length: int | None = Field(default=None, ge=1, description="Served context in tokens; the model's own if not given.")
+
+
+class ProductionUnit(Strict):
+    """Production is a systemd unit."""
+
+    unit: str
+
+
+class ProductionProcess(Strict):
+    """Production is a plain process that is started again with this command line."""
+
+    argv: tuple[str, ...] = Field(min_length=1)
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    cwd: str = "/"
+
+
+class ProductionContainer(Strict):
+    """Production is a container."""
+
+    container: str
+
+
+class Service(Strict):
+    """How servers are started and stopped, and what serves when nothing is tuned.
+
+    ``production: auto`` (process manager) takes whatever listens on the endpoint's port and restores its command line, read from
+    ``/proc``; ``none`` says that nothing serves and nothing is to be restored.
+    """
+
+    manager: Literal["process", "systemd", "container"] = "process"
+    production: Literal["auto", "none"] | ProductionUnit | ProductionProcess | ProductionContainer = "auto"
+    conflicts: tuple[str, ...] = Field(default=(), description="Other units or containers to stop while tuning and start again after.")
+
+    @model_validator(mode="after")
+    def _production_fits_manager(self) -> Service:
+        needs = {ProductionUnit: "systemd", ProductionProcess: "process", ProductionContainer: "container"}
+        wanted = needs.get(type(self.production))  # type: ignore[arg-type]
+        if wanted is not None and wanted != self.manager:
+            msg = f"production of this kind needs manager: {wanted}, but manager is {self.manager}"
+            raise ValueError(msg)
+        return self
+
+
+class Endpoint(Strict):
+    """Where the server listens. ``address`` is what the server binds; load comes over the same address."""
+
+    address: str = "127.0.0.1"
+    port: int = Field(default=30000, ge=1, le=65535)
+
+
+class Load(Strict):
+    """Where load is driven from."""
+
+    source: Literal["controller", "host"] = Field(default="controller", alias="from")
+
+
+class Window(Strict):
+    """When the host may be tuned; ``end`` before ``start`` means the next day."""
+
+    start: ClockTime
+    end: ClockTime
+    timezone: str = "UTC"
+
+
+class Limits(Strict):
+    """Patience and reserves. Every default is above the slowest case seen on real hosts."""
+
+    ready_timeout_s: float = Field(default=1800.0, gt=0)
+    """The longest launch seen took 1209 s for 600 GB of weights from cold storage."""
+    stage_timeout_s: float = Field(default=900.0, gt=0)
+    """How long a launch may print no new progress marker before it counts as hung."""
+    stop_timeout_s: float = Field(default=60.0, gt=0)
+    """After this an engine that ignores SIGTERM is killed."""
+    request_timeout_s: float = Field(default=120.0, gt=0)
+    """How long one request may stall without a byte."""
+    disk_free_gib: float = Field(default=5.0, ge=0)
+    """Compilation caches, logs and records need room; a full disk corrupts what others write."""
+
+
+class SimulatedGpu(Strict):
+    """Hardware of a simulated host: the one case in which it is typed in."""
+
+    name: str
+    count: int = Field(default=8, ge=1, le=64)
+    memory_gib: float = Field(gt=0)
+    sm: int = Field(ge=50, description="Compute capability times ten, as in sm_120.")
+    link: Literal["pcie", "nvlink"]
+    driver: str = "580.0"
+
+
+class Simulate(Strict):
+    """Serve with the simulated engine instead of a real one; every result is marked ``simulated: true``."""
+
+    profile: Name = Field(description="Calibrated performance profile shipped with the package.")
+    gpu: SimulatedGpu
+    launch_seconds: float = Field(default=1.0, ge=0, description="Wall-clock seconds that a simulated launch takes.")
+    noise: float = Field(default=0.01, ge=0, le=0.5, description="Standard deviation of the multiplicative noise.")
+    seed: int = 0
+
+
+class Host(Document):
+    """A GPU host (``hosts/NAME.yaml``). Hardware is discovered, never typed in, except on simulated hosts."""
+
+    kind: Literal["Host"]
+    transport: LocalTransport | SshTransport = Field(discriminator="type")
+    engine: EngineInstall
+    model: Model
+    service: Service = Service()
+    endpoint: Endpoint = Endpoint()
+    load: Load = Load()
+    window: Window | None = None
+    secrets: dict[EnvName, SecretRef] = Field(default_factory=dict, description="Environment of the server that holds secrets.")
+    limits: Limits = Limits()
+    study: Name | None = Field(default=None, description="Hosts of one group share a study.")
+    expect: dict[str, Scalar] = Field(default_factory=dict, description="Facts to check against what is discovered, e.g. gpus: 8.")
+    simulate: Simulate | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Root of the served API, without a trailing slash."""
+        return f"http://{self.endpoint.address}:{self.endpoint.port}"
+
+    @property
+    def study_group(self) -> str:
+        """What the study is found by: the group where one is named, else the host."""
+        return self.study or self.name
+
+
+_SECRET_LIKE = re.compile(r"(TOKEN|SECRET|PASSWORD|API_?KEY)", re.IGNORECASE)
+
+
+def secret_like(name: str) -> bool:
+    """Whether an environment variable of this name usually holds a secret (such values belong under ``secrets:``)."""
+    return _SECRET_LIKE.search(name) is not None

@@ -1,0 +1,1 @@
+"""Ways to start, watch and stop a server on a host."""

@@ -1,0 +1,61 @@
+"""ServiceManager: starts a server so that it outlives the connection, watches it, and stops all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """A server to start. ``env`` is added to the host's environment; secrets are ``env:``/``file:`` references, resolved on the host."""
+
+    name: str
+    """Label of the process or unit, unique on the host while it runs: ``candidate-17``."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/"
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """Whether a started server still runs, and how it ended if not."""
+
+    running: bool
+    pid: int | None = None
+    exit_code: int | None = None
+    """As a shell gives it: negative for a signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """A started server, as its manager knows it; survives the controller (it is only a name and paths on the host)."""
+
+    name: str
+    pid: int
+    log: str
+    """Path of its log on the host."""
+
+
+class ServiceManager(Protocol):
+    """Starts, watches and stops servers on one host through its transport."""
+
+    name: str
+
+    def start(self, spec: LaunchSpec) -> Handle:
+        """Start the server detached, in a process group of its own. Raises ``TransportError``."""
+        ...
+
+    def status(self, handle: Handle) -> ServiceStatus:
+        """How it is now."""
+        ...
+
+    def log(self, handle: Handle, *, offset: int = 0) -> bytes:
+        """Log bytes from ``offset`` on; empty when there are no new ones."""
+        ...
+
+    def stop(self, handle: Handle, *, timeout_s: float) -> None:
+        """SIGTERM to the whole group, SIGKILL after ``timeout_s``; returns when no process of it is left. Idempotent."""
+        ...

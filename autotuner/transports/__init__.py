@@ -1,0 +1,1 @@
+"""Ways to act on a host."""
