@@ -1,0 +1,79 @@
+"""TrialRecord: one launch of a study, as it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotuner.model.configuration import Configuration
+from autotuner.model.document import Scalar
+from autotuner.model.events import Phase
+from autotuner.model.measurement import CellResult
+from autotuner.model.outcome import Failure, HostBroken, Infeasible, LaunchFacts, Measured, Outcome, Transient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One launch and what came of it. Everything that a search or a report needs is derived from these."""
+
+    number: int
+    """Launch number within the study, from 0; also the folder of its request records."""
+    phase: Phase
+    config: Configuration
+    outcome: str
+    """``measured``, ``infeasible``, ``transient`` or ``host-broken``."""
+    started: str
+    """ISO 8601, UTC."""
+    elapsed_s: float
+    cells: tuple[CellResult, ...] = ()
+    failure: Failure | None = None
+    effective: Mapping[str, Scalar] = field(default_factory=dict)
+    launch: LaunchFacts = field(default_factory=LaunchFacts)
+    censored: bool = False
+    quality: str = "not_checked"
+
+    @property
+    def measured(self) -> bool:
+        """Whether the trial has cells that may be scored."""
+        return self.outcome == "measured"
+
+    @classmethod
+    def of(
+        cls, outcome: Outcome, *, number: int, phase: Phase, config: Configuration, started: str, elapsed_s: float
+    ) -> TrialRecord:
+        """The record of an outcome. ``Interrupted`` trials leave none: they are asked again."""
+        match outcome:
+            case Measured():
+                return cls(
+                    number=number,
+                    phase=phase,
+                    config=config,
+                    outcome="measured",
+                    started=started,
+                    elapsed_s=elapsed_s,
+                    cells=outcome.cells,
+                    effective=outcome.effective,
+                    launch=outcome.launch,
+                    censored=outcome.censored,
+                    quality=outcome.quality,
+                )
+            case Infeasible():
+                kind, cells, launch = "infeasible", outcome.cells, outcome.launch
+            case Transient():
+                kind, cells, launch = "transient", (), LaunchFacts()
+            case HostBroken():
+                kind, cells, launch = "host-broken", (), LaunchFacts()
+            case _:
+                msg = "an interrupted trial leaves no record"
+                raise ValueError(msg)
+        return cls(
+            number=number,
+            phase=phase,
+            config=config,
+            outcome=kind,
+            started=started,
+            elapsed_s=elapsed_s,
+            cells=cells,
+            failure=outcome.failure,
+            launch=launch,
+        )

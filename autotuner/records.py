@@ -1,0 +1,201 @@
+"""RecordStore: what a study measured, on the controller's disk, so that no completed measurement is ever lost.
+
+STATE/studies/ID/meta.json             what the study is: fingerprint, space, workloads, matrix
+STATE/studies/ID/results.jsonl         one line per launch, appended and fsynced; the truth
+STATE/studies/ID/trials/N/CELL.jsonl.gz   raw request records
+STATE/studies/ID/study.db              Optuna's database; derived, can be rebuilt from results.jsonl
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import TypeAdapter, ValidationError
+
+from autotuner.errors import AutotunerError, Refused, StopStudy
+from autotuner.model.document import Scalar
+from autotuner.model.measurement import RequestRecord
+from autotuner.model.trial import TrialRecord
+
+SCHEMA = 1
+"""Version of everything in a study's folder; a newer one is refused, never guessed at."""
+
+_TRIAL = TypeAdapter(TrialRecord)
+
+
+def state_dir(given: str | None = None) -> Path:
+    """Where studies are kept: ``given``, else ``$STATE_DIRECTORY`` (systemd), else the platform's folder for user state."""
+    chosen = given or os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    return Path(chosen) if chosen else platformdirs.user_state_path("autotuner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyMeta:
+    """What a study is: everything that must match before trials may be added to it."""
+
+    study: str
+    host: str
+    model: str
+    space: str
+    space_digest: str
+    fingerprint: dict[str, Scalar]
+    driver: str
+    """In full; the fingerprint compares major and minor only."""
+    simulated: bool
+    created: str
+    tool: str
+    schema: int = SCHEMA
+
+
+_META = TypeAdapter(StudyMeta)
+
+
+class RecordStore:
+    """The records of one study."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def database(self) -> Path:
+        """Optuna's database."""
+        return self.folder / "study.db"
+
+    def read_meta(self) -> StudyMeta | None:
+        """What the study is, or ``None`` for a study that does not exist yet.
+
+        Raises ``Refused`` when a newer version of the tool wrote it, ``StopStudy`` when it cannot be read.
+        """
+        path = self.folder / "meta.json"
+        try:
+            raw = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StopStudy(
+                f"{path}: cannot be read: {error}", hint="restore the file from a backup, or start over with --new-study"
+            ) from None
+        found = raw.get("schema") if isinstance(raw, dict) else None
+        if isinstance(found, int) and found > SCHEMA:
+            raise Refused(
+                f"{path}: written by a newer autotuner (schema {found}, this one reads {SCHEMA})",
+                hint="upgrade autotuner, or start a study of your own with --new-study",
+            )
+        try:
+            return _META.validate_python(raw)
+        except ValidationError as error:
+            raise StopStudy(f"{path}: {error.errors()[0]['msg']}", hint="start over with --new-study") from None
+
+    def write_meta(self, meta: StudyMeta) -> None:
+        """Lay out the folder of a new study."""
+        with _disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = self.folder / "meta.json.new"
+            with temporary.open("w") as stream:
+                json.dump(asdict(meta), stream, indent=1)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(self.folder / "meta.json")
+
+    def append(self, record: TrialRecord) -> None:
+        """Keep a launch for good: the line is on the disk when this returns."""
+        line = _TRIAL.dump_json(record) + b"\n"
+        path = self.folder / "results.jsonl"
+        with _disk_errors(path):
+            # One write: a torn line can only be the last one, and the reader skips it.
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                if _ends_torn(path):
+                    line = b"\n" + line
+                written = os.write(descriptor, line)
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, "only a part was written")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def trials(self) -> tuple[TrialRecord, ...]:
+        """Every launch, in order. A line torn by a power cut is left out; the launch is then asked again."""
+        return tuple(_parse(self.folder / "results.jsonl"))
+
+    def write_cell(self, number: int, key: str, records: Iterable[RequestRecord]) -> None:
+        """Keep the raw requests of one cell, compressed."""
+        folder = self.folder / "trials" / str(number)
+        with _disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{key}.new"
+            with gzip.open(temporary, "wt", encoding="utf-8", compresslevel=3) as stream:
+                for record in records:
+                    stream.write(json.dumps(_compact(record), separators=(",", ":")) + "\n")
+            temporary.replace(folder / f"{key}.jsonl.gz")
+
+    def write_log(self, number: int, log: str) -> None:
+        """Keep the server's log of a trial, compressed."""
+        folder = self.folder / "trials" / str(number)
+        with _disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with gzip.open(folder / "server.log.gz", "wt", encoding="utf-8", compresslevel=3) as stream:
+                stream.write(log)
+
+
+def studies(state: Path) -> tuple[RecordStore, ...]:
+    """Every study under a state folder, oldest first."""
+    found = [path.parent for path in (state / "studies").glob("*/meta.json")]
+    return tuple(RecordStore(folder) for folder in sorted(found, key=lambda folder: (folder / "meta.json").stat().st_mtime))
+
+
+def _compact(record: RequestRecord) -> dict[str, Any]:
+    row = {key: value for key, value in asdict(record).items() if value not in (None, ())}
+    row["chunks"] = [[round(at, 6), count] for at, count in record.chunks]
+    return row
+
+
+def _ends_torn(path: Path) -> bool:
+    with path.open("rb") as stream:
+        if stream.seek(0, os.SEEK_END) == 0:
+            return False
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) != b"\n"
+
+
+def _parse(path: Path) -> Iterator[TrialRecord]:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield _TRIAL.validate_json(line)
+        except ValidationError:
+            continue
+
+
+class _disk_errors:  # noqa: N801 - reads as a statement: with _disk_errors(path)
+    """Turns a full or read-only disk into one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        hints = {
+            errno.ENOSPC: "free some space and start the same command again: it continues where it stopped",
+            errno.EDQUOT: "raise the quota and start the same command again: it continues where it stopped",
+            errno.EROFS: "choose another folder with --state-dir",
+            errno.EACCES: "choose another folder with --state-dir, or mend its owner",
+        }
+        raise AutotunerError(
+            f"{self._path}: {error.strerror or error}", hint=hints.get(error.errno or 0, "choose another folder with --state-dir")
+        ) from error
