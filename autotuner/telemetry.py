@@ -72,7 +72,10 @@ def configure(level: str = "warning", *, json: bool | None = None, color: bool =
 def _rendering(*, as_json: bool, color: bool) -> list[Processor]:
     if as_json:
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True, ensure_ascii=False)]
-    return [_shorten_logger, structlog.dev.ConsoleRenderer(colors=color, sort_keys=False)]
+    return [
+        _shorten_logger,
+        structlog.dev.ConsoleRenderer(colors=color, sort_keys=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
 
 
 def _shorten_logger(_logger: object, _method: str, event: EventDict) -> EventDict:

@@ -33,7 +33,7 @@ COMMANDS: dict[str, _Entry] = {
     "doctor": _Entry("doctor", "Look a host over and say what would keep it from being tuned."),
     "tune": _Entry("tune", "Search a host for its best configurations and write the recommendations."),
     "status": _Entry("status", "Show the studies, how far they are and where their files lie."),
-    "trials": _Entry("trials", "List the trials of a study."),
+    "trials": _Entry("status", "List the trials of a study."),
     "recommend": _Entry("recommend", "Print or write what a study recommends."),
 }
 """Every command, in the order of a night. A test holds the summaries equal to those of the commands themselves."""

@@ -1,0 +1,151 @@
+"""The ``doctor`` command: everything that would keep a host from being tuned, all of it at once, before anything is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from autotuner.cli.options import Options
+from autotuner.documents import load_host
+from autotuner.errors import AutotunerError
+from autotuner.model.facts import HostFacts
+from autotuner.model.host import Host
+from autotuner.model.recommendation import Check
+
+RECORDS_GIB = 1.0
+"""Room that a night's records may need on the controller, with a wide margin."""
+
+_WORDS = {"pass": ("ok", "green"), "warning": ("warning", "yellow"), "fail": ("FAIL", "red")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What was found; ``facts`` is ``None`` when the host could not be looked over."""
+
+    host: Host
+    facts: HostFacts | None
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing failed."""
+        return all(check.status != "fail" for check in self.checks)
+
+
+@click.command(short_help="Look a host over and say what would keep it from being tuned.")
+@click.argument("host")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def doctor(options: Options, host: str, *, as_json: bool) -> int:
+    """Look HOST over and say what would keep it from being tuned.
+
+    HOST is a name (`hosts/NAME.yaml`) or a path. Nothing on the host is changed. Ends with 1 when a check fails.
+    """
+    found = examine(load_host(host), options.state_dir)
+    click.echo(as_json_text(found) if as_json else as_text(found))
+    return 0 if found.healthy else 1
+
+
+def examine(host: Host, state_dir: Path) -> Examination:
+    """Discover the host and run every check; what cannot be reached is a failed check, not an exception."""
+    here = check_state_dir(state_dir)
+    try:
+        facts, there = _look(host)
+    except AutotunerError as error:
+        failed = Check(name="host", status="fail", detail=error.message, hint=error.hint)
+        return Examination(host=host, facts=None, checks=(here, failed))
+    return Examination(host=host, facts=facts, checks=(here, *there))
+
+
+def _look(host: Host) -> tuple[HostFacts, tuple[Check, ...]]:
+    from autotuner.discover import discover, preflight  # noqa: PLC0415 - a missing file is reported before these are loaded
+    from autotuner.engines.registry import engine_for  # noqa: PLC0415
+    from autotuner.transports.registry import transport_for  # noqa: PLC0415
+
+    engine = engine_for(host)
+    transport = transport_for(host)
+    try:
+        facts = discover(host, engine, transport)
+        return facts, preflight(host, facts, transport)
+    finally:
+        transport.close()
+
+
+def check_state_dir(folder: Path, *, free_gib: Callable[[Path], float] | None = None) -> Check:
+    """Whether studies and records can be kept there. The folder is not made."""
+    existing = next(part for part in (folder, *folder.parents) if part.exists())
+    hint = "choose another folder with `--state-dir` or AUTOTUNER_STATE_DIR"
+    if not existing.is_dir():
+        return Check(name="state-dir", status="fail", detail=f"`{existing}` is not a folder", hint=hint)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Check(name="state-dir", status="fail", detail=f"`{existing}` cannot be written by this user", hint=hint)
+    free = (free_gib or _free_gib)(existing)
+    if free < RECORDS_GIB:
+        detail = f"{free:.1f} GiB free at `{existing}`, {RECORDS_GIB:.0f} GiB wanted for a night's records"
+        return Check(name="state-dir", status="fail", detail=detail, hint=hint)
+    return Check(name="state-dir", status="pass", detail=f"`{folder}` can be written, {free:.0f} GiB free")
+
+
+def _free_gib(path: Path) -> float:
+    return shutil.disk_usage(path).free / 2**30
+
+
+def as_json_text(found: Examination) -> str:
+    """The examination as one JSON object."""
+    facts = found.facts
+    return json.dumps(
+        {
+            "host": found.host.name,
+            "simulated": found.host.simulate is not None,
+            "healthy": found.healthy,
+            "facts": None if facts is None else facts.names(),
+            "engine": None if facts is None else {"name": facts.build.engine, "version": facts.build.version},
+            "fingerprint": None if facts is None else {"digest": facts.fingerprint.digest} | facts.fingerprint.as_dict(),
+            "checks": [check.model_dump() for check in found.checks],
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def as_text(found: Examination) -> str:
+    """The examination for a person: facts, then every check, failures last so that they stay on the screen."""
+    mark = " (simulated)" if found.host.simulate is not None else ""
+    order = {"pass": 0, "warning": 1, "fail": 2}
+    lines = [f"{found.host.name}{mark}", *(f"  {line}" for line in _facts_lines(found.facts)), ""]
+    for check in sorted(found.checks, key=lambda check: order[check.status]):
+        word, colour = _WORDS[check.status]
+        lines.append(f"{click.style(f'{word:<8}', fg=colour)}{check.name}: {check.detail}")
+        if check.hint and check.status != "pass":
+            lines.append(f"{'':<8}hint: {check.hint}")
+    return "\n".join([*lines, "", _verdict(found)])
+
+
+def _facts_lines(facts: HostFacts | None) -> list[str]:
+    if facts is None:
+        return []
+    drafter = facts.drafter
+    gpus = f"{len(facts.gpus)} × {facts.gpus[0].name}, {facts.gpus[0].memory_gib:.0f} GiB each" if facts.gpus else "none"
+    rows = {
+        "GPUs": f"{gpus}, {facts.link}, driver {facts.driver}",
+        "machine": f"{facts.cpus} CPUs, {facts.memory_gib:.0f} GiB, {facts.disk_free_gib:.0f} GiB of disk free",
+        "engine": f"{facts.build.engine} {facts.build.version}, {len(facts.build.flags)} flags",
+        "model": f"{facts.model.path} ({facts.model.architecture or 'unknown architecture'})",
+        "drafter": "none" if drafter is None else f"{drafter.path} (block {drafter.block_size or 'unknown'})",
+        "fingerprint": facts.fingerprint.digest,
+    }
+    return [f"{name:<12}{value}" for name, value in rows.items()]
+
+
+def _verdict(found: Examination) -> str:
+    failed = sum(check.status == "fail" for check in found.checks)
+    warned = sum(check.status == "warning" for check in found.checks)
+    if failed:
+        return f"{found.host.name} cannot be tuned: {failed} of {len(found.checks)} checks failed, {warned} warned"
+    return f"{found.host.name} can be tuned: {len(found.checks)} checks, {warned} warned"

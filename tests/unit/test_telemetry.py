@@ -1,0 +1,95 @@
+"""Log lines: what is bound stands on every line, whoever writes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from autotuner import telemetry
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+def test_json_lines_carry_fields_bound_values_and_those_of_the_standard_library(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info")
+
+    with telemetry.bind(host="ct200", study="ct200-kimi", trial=None):
+        telemetry.logger("autotuner.runner").info("launched", trial=3)
+        logging.getLogger("autotuner.deploy").warning("slow %s", "stop", extra={"seconds": 61})
+    telemetry.logger("autotuner.runner").info("done")
+
+    captured = capsys.readouterr()
+    first, second, third = (json.loads(line) for line in captured.err.splitlines())
+    assert captured.out == ""
+    assert {"event": "launched", "host": "ct200", "study": "ct200-kimi", "trial": 3, "level": "info"}.items() <= first.items()
+    assert {
+        "event": "slow stop",
+        "host": "ct200",
+        "seconds": 61,
+        "level": "warning",
+        "logger": "autotuner.deploy",
+    }.items() <= second.items()
+    assert "host" not in third
+
+
+def test_text_is_for_people_and_has_no_colour_where_none_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("warning", json=False, color=False)
+
+    telemetry.logger("autotuner.deploy.session").warning("lease renewed late", seconds=7)
+    telemetry.logger("autotuner.deploy.session").info("not shown")
+
+    shown = capsys.readouterr().err
+    assert "lease renewed late" in shown
+    assert "seconds=7" in shown
+    assert "[deploy.session]" in shown
+    assert "not shown" not in shown
+    assert "\x1b" not in shown
+
+
+def test_configuring_again_does_not_double_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info")
+    telemetry.configure("info")
+
+    telemetry.logger("x").info("once")
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", 0), ("debug", 1)])
+def test_libraries_are_quiet_unless_debugging(capsys: pytest.CaptureFixture[str], level: str, lines: int) -> None:
+    telemetry.configure(level)
+
+    logging.getLogger("paramiko.transport").info("Connected (version 2.0)")
+
+    assert len(capsys.readouterr().err.splitlines()) == lines
+
+
+def test_lines_follow_standard_error_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info")
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+
+    telemetry.logger("x").info("moved")
+
+    assert "moved" in capsys.readouterr().out
+
+
+def test_an_exception_is_kept_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info")
+    try:
+        int("bad token")
+    except ValueError:
+        telemetry.logger("x").exception("failed")
+
+    line = json.loads(capsys.readouterr().err)
+    assert "ValueError: invalid literal" in line["exception"]
