@@ -1,0 +1,120 @@
+"""HostSide: the way to the small programs that run on the host itself (``services/onhost``)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.resources
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotuner.errors import AutotunerError, Refused, StopStudy, TransportError
+from autotuner.transports.base import Completed, Transport
+
+LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - one folder for every user of the machine is the point; sticky, contents verified
+STATE = "/var/tmp/autotuner"  # noqa: S108 - completed with the user's id; private, and checked to be so
+_WHO = "import os, sys; print(sys.executable, os.getuid(), '%d.%d' % sys.version_info[:2], sep='\\n')"
+_MAIN = "import sys\nfrom onhost.commands import main\nsys.exit(main())\n"
+_NOT_FOUND = 127
+_OLDEST_PYTHON = (3, 8)
+
+
+class HostSide:
+    """Installs the host's programs as one file under the state folder and calls them. Needs nothing but the transport."""
+
+    def __init__(
+        self, transport: Transport, *, pythons: Sequence[str] = ("python3",), state: str | None = None, leases: str = LEASES
+    ) -> None:
+        """``state`` is by default ``/var/tmp/autotuner-UID``: it outlives a reboot, and is readable by its user only."""
+        self.transport = transport
+        self.leases = leases
+        self._pythons = tuple(pythons)
+        self._wanted = state
+        self._state = ""
+        self._python = ""
+        self._program = ""
+
+    @property
+    def state(self) -> str:
+        """The state folder on the host."""
+        self._ensure()
+        return self._state
+
+    def call(self, command: str, request: Mapping[str, Any], *, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Call one of the host's programs. ``{"error": …}`` is returned, not raised, except for a full or read-only disk.
+
+        Raises ``TransportError`` when the outcome is unknown.
+        """
+        self._ensure()
+        argv = [self._python, "-E", "-s", "-S", self._program, command]
+        done = self.transport.run(argv, timeout_s=timeout_s, stdin=json.dumps(request).encode())
+        try:
+            reply = json.loads(done.stdout)
+        except ValueError as error:
+            tail = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise TransportError(
+                f"{self.transport.address}: {command} ended with {done.returncode} and no answer: {''.join(tail) or 'no output'}"
+            ) from error
+        if reply.get("errno") in {errno.ENOSPC, errno.EROFS, errno.EDQUOT}:
+            raise AutotunerError(
+                f"{self.transport.address}: {command}: {reply['error']}", hint=f"free some space under {self._state}, or make it writable"
+            )
+        return dict(reply)
+
+    def by_hand(self, command: str, folder: str) -> str:
+        """The command line with which a person on the host calls one of the programs."""
+        self._ensure()
+        return f"{self._python} -E -s -S {self._program} {command} {folder}"
+
+    def _ensure(self) -> None:
+        if self._program:
+            return
+        self._python, uid = self._interpreter()
+        state = self._wanted or f"{STATE}-{uid}"
+        self._private_folder(state, uid)
+        data = packed()
+        program = f"{state}/onhost-{hashlib.sha256(data).hexdigest()[:12]}.pyz"
+        if not self.transport.exists(program):
+            self.transport.write(program, data, mode=0o600)
+        self._state, self._program = state, program
+
+    def _interpreter(self) -> tuple[str, int]:
+        done: Completed | None = None
+        for python in self._pythons:
+            done = self.transport.run([python, "-c", _WHO], timeout_s=30)
+            if done.ok:
+                executable, uid, version = done.stdout.split("\n")[:3]
+                if tuple(map(int, version.split("."))) >= _OLDEST_PYTHON:
+                    return executable, int(uid)
+        said = "not found" if done is None or done.returncode == _NOT_FOUND else (done.stderr.strip() or f"older than {_OLDEST_PYTHON}")
+        raise StopStudy(
+            f"{self.transport.address}: no usable Python on the host ({', '.join(self._pythons)}: {said})",
+            hint="install python3 (3.8 or newer) on the host",
+        )
+
+    def _private_folder(self, state: str, uid: int) -> None:
+        made = self.transport.run(["mkdir", "-p", "-m", "700", state], timeout_s=30)
+        if not made.ok:
+            raise AutotunerError(
+                f"{self.transport.address}: cannot make {state}: {made.stderr.strip()}", hint="free some space, or make its folder writable"
+            )
+        found = self.transport.run(["stat", "-c", "%u %a %F", state], timeout_s=30).stdout.strip().split(maxsplit=2)
+        if found[:1] != [str(uid)] or found[2] != "directory" or int(found[1], 8) & 0o022:
+            raise Refused(
+                f"{self.transport.address}: {state} is not a private folder of user id {uid} (owner, mode, kind: {' '.join(found)})",
+                hint=f"look at what made it, then remove it: ls -la {state}",
+            )
+
+
+def packed() -> bytes:
+    """The host's programs as one executable zip file; the same bytes for the same sources."""
+    buffer = io.BytesIO()
+    folder = importlib.resources.files("autotuner.services.onhost")
+    sources = {f"onhost/{entry.name}": entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith(".py")}
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in sorted({**sources, "__main__.py": _MAIN.encode()}.items()):
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return buffer.getvalue()
