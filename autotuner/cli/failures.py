@@ -93,12 +93,12 @@ def _debug_text(error: BaseException) -> str:
 def _write_debug(text: str) -> Path:
     """Write the traceback where only this user reads it: the state folder, or a temporary file when that cannot be written."""
     name = time.strftime("crash-%Y%m%dT%H%M%S-") + f"{os.getpid()}.txt"
-    folder = Path(os.environ.get("AUTOTUNER_STATE_DIR") or default_state_dir()) / "crashes"
     try:
+        folder = Path(os.environ.get("AUTOTUNER_STATE_DIR") or default_state_dir()) / "crashes"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:
+    except (OSError, ImportError):
         descriptor, made = tempfile.mkstemp(prefix="autotuner-", suffix=".txt")
         path = Path(made)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

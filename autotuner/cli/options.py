@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,7 @@ class Options:
 
 
 def default_state_dir() -> Path:
-    """``$STATE_DIRECTORY`` (the first, where systemd gives several), else the platform's folder for a user's state."""
-    given = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
-    if given:
-        return Path(given)
-    from platformdirs import user_state_path  # noqa: PLC0415 - only needed where nothing was given
+    """Where studies are kept when nothing was given."""
+    from autotuner.records import state_dir  # noqa: PLC0415 - not needed for --help and --version
 
-    return user_state_path("autotuner")
+    return state_dir()
