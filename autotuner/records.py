@@ -24,6 +24,7 @@ from autotuner.errors import AutotunerError, Refused, StopStudy
 from autotuner.model.document import Scalar
 from autotuner.model.measurement import RequestRecord
 from autotuner.model.trial import TrialRecord
+from autotuner.model.workload import Workload
 
 SCHEMA = 1
 """Version of everything in a study's folder; a newer one is refused, never guessed at."""
@@ -49,9 +50,13 @@ class StudyMeta:
     fingerprint: dict[str, Scalar]
     driver: str
     """In full; the fingerprint compares major and minor only."""
+    facts: dict[str, Scalar | None]
+    """What expressions may name, as discovered at the latest run."""
     simulated: bool
     created: str
     tool: str
+    workloads: tuple[Workload, ...]
+    """Of the latest run; trials are derived for others from the same cells."""
     schema: int = SCHEMA
 
 
@@ -76,7 +81,8 @@ class RecordStore:
         """
         path = self.folder / "meta.json"
         try:
-            raw = json.loads(path.read_bytes())
+            text = path.read_bytes()
+            raw = json.loads(text)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -90,17 +96,17 @@ class RecordStore:
                 hint="upgrade autotuner, or start a study of your own with --new-study",
             )
         try:
-            return _META.validate_python(raw)
+            return _META.validate_json(text)
         except ValidationError as error:
             raise StopStudy(f"{path}: {error.errors()[0]['msg']}", hint="start over with --new-study") from None
 
     def write_meta(self, meta: StudyMeta) -> None:
-        """Lay out the folder of a new study."""
+        """Lay out the folder of a new study, or note the workloads of the latest run."""
         with _disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = self.folder / "meta.json.new"
-            with temporary.open("w") as stream:
-                json.dump(asdict(meta), stream, indent=1)
+            with temporary.open("wb") as stream:
+                stream.write(_META.dump_json(meta, indent=1))
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(self.folder / "meta.json")

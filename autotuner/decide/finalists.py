@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autotuner.decide.objective import best, meets_slos, workload_value
+from autotuner.decide.objective import best, meets_slos, ratio, workload_value
 from autotuner.decide.surrogate import Prediction, Surrogate, starts_probability
 from autotuner.model.configuration import Configuration
 from autotuner.model.events import Phase
@@ -77,18 +77,15 @@ def predict_workload(workload: Workload, model: Surrogate, configs: Sequence[Con
     ]
 
 
-def finalists(workload: Workload, trials: Sequence[TrialRecord], predicted: Mapping[str, Configuration]) -> tuple[Configuration, ...]:
-    """The configurations to confirm for a workload: the best measured, and the regression's own if it came close when measured."""
+def finalists(workload: Workload, trials: Sequence[TrialRecord]) -> tuple[Configuration, ...]:
+    """The configurations to confirm for a workload: the best measured, and the regression's best if it came close when measured."""
     leader = best_measured(workload, trials)
     if leader is None:
         return ()
-    chosen = [leader.config]
     values = scored(workload, trials)
-    guess = predicted.get(workload.name)
-    for trial in trials:
-        if guess is not None and trial.number in values and trial.config == guess and trial.config != leader.config:
-            relative = values[trial.number] / values[leader.number]
-            if (relative if workload.maximize else 1 / relative) >= CLOSE:
-                chosen.append(trial.config)
-                break
-    return tuple(chosen)
+    guessed = {trial.number: values[trial.number] for trial in trials if trial.phase is Phase.PREDICTED and trial.number in values}
+    number = best(workload, guessed)
+    if number is None or number == leader.number:
+        return (leader.config,)
+    close = ratio(workload, values[number], values[leader.number]) >= CLOSE
+    return (leader.config, *(trial.config for trial in trials if close and trial.number == number))

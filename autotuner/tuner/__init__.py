@@ -1,0 +1,1 @@
+"""One study from start to recommendations: baseline, seeds, search, confirmation."""
