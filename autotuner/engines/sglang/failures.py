@@ -1,0 +1,157 @@
+"""Why a launch or a server failed: from its log, how it ended and where it was, to one ``Failure``."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from autotuner.engines.sglang import logtext, stages
+from autotuner.engines.sglang.catalogue import Rule, notice_rules, rules
+from autotuner.model.outcome import Consequence, Failure, Stage
+
+TAIL_LINES = 20
+TAIL_WIDTH = 400
+_ORDER = {stage: index for index, stage in enumerate(Stage)}
+_LATE = (Stage.READY, Stage.SERVE, Stage.STOP)
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+STOPPED = (0, *KILLED, *(code for asked in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT) for code in (-asked, 128 + asked)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    rule: Rule
+    match: re.Match[str]
+    text: str
+
+
+def classify(log: str, *, exit_code: int | None, stage: Stage) -> Failure:
+    """The first rank's last exception decides; wrappers and what other ranks print because of it count only when it says nothing known.
+
+    ``exit_code`` is as a shell gives it, negative for a signal, ``None`` while the process still runs. ``stage`` is where the caller saw
+    it last; the log's own markers are finer, except that only the caller knows whether it served.
+    """
+    lines, told_to_stop = logtext.until_stopped(log)
+    cleaned = [logtext.clean(line) for line in lines]
+    where = stage if stage in _LATE else (stages.last_stage("\n".join(lines)) or stage)
+    found = _search(cleaned)
+    if found is not None:
+        return _failure(found, where, _tail(cleaned))
+    return _without_words(exit_code, where, _tail(cleaned), told_to_stop=told_to_stop)
+
+
+def notices(log: str) -> tuple[str, ...]:
+    """What the engine says that it changed, one sentence each, every sentence once."""
+    said: dict[str, None] = {}
+    for line in log.splitlines():
+        text = logtext.clean(line)
+        if logtext.quiet(text):
+            continue
+        for notice in notice_rules():
+            match = notice.pattern.search(text)
+            if match is not None:
+                said.setdefault(notice.text.format(**match.groupdict()).strip())
+    return tuple(said)
+
+
+def _search(lines: list[str]) -> _Found | None:
+    tracebacks = logtext.blocks(lines)
+    plain = "\n".join(line for line in lines if not logtext.quiet(line))
+    primary = [rule for rule in rules() if not rule.secondary]
+    everywhere = [rule for rule in primary if rule.anywhere]
+    texts = _exception_texts(tracebacks)
+    found = next((hit for text in texts if (hit := _first(primary, text))), None)
+    # An exception may stand in a log without its traceback (a tail cut short), so the last resort is every rule over every line.
+    found = found or _first(everywhere, plain) or _first(primary, plain)
+    return found or _first((rule for rule in rules() if rule.secondary), plain)
+
+
+def _exception_texts(tracebacks: list[logtext.Block]) -> Iterator[str]:
+    """From the most to the least telling: per traceback, first rank first, its last exception and then all of it."""
+    for block in tracebacks:
+        yield block.last
+        yield block.text
+
+
+def _first(candidates: Iterable[Rule], text: str) -> _Found | None:
+    for rule in candidates:
+        match = rule.pattern.search(text)
+        if match is not None:
+            return _Found(rule, match, text)
+    return None
+
+
+def _failure(found: _Found, where: Stage, tail: tuple[str, ...]) -> Failure:
+    rule = found.rule
+    at = where if where in rule.at or rule.stage is None else rule.stage
+    meaning = rule.at.get(Stage.SERVE if at in _LATE else at, rule.meaning)
+    line = next((line for line in found.text.splitlines() if rule.pattern.search(line)), found.text.splitlines()[-1])
+    return Failure(
+        kind=rule.id,
+        cls=rule.cls,
+        stage=at,
+        consequence=meaning.consequence,
+        cause=meaning.cause,
+        remedy=meaning.remedy,
+        evidence=(line.strip()[:TAIL_WIDTH], *tail),
+        confidence=rule.confidence,
+        facts=rule.facts(found.match),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What the way in which a server ended says by itself."""
+
+    kind: str
+    consequence: Consequence
+    confidence: float
+    cause: str
+    remedy: str
+
+
+def _without_words(exit_code: int | None, where: Stage, tail: tuple[str, ...], *, told_to_stop: bool) -> Failure:
+    ending = _ending(exit_code, where, told_to_stop=told_to_stop)
+    return Failure(
+        kind=ending.kind,
+        cls="unknown",
+        stage=where,
+        consequence=ending.consequence,
+        cause=ending.cause,
+        remedy=ending.remedy,
+        evidence=tail,
+        confidence=ending.confidence,
+    )
+
+
+def _ending(exit_code: int | None, where: Stage, *, told_to_stop: bool) -> _Ending:
+    """What to make of a log that says nothing known.
+
+    A crash is learned, with little confidence, so that it is not tried all night; a kill may come from anybody, so it is tried again.
+    """
+    if told_to_stop and exit_code in STOPPED:
+        cause = "The server was told to stop by something else than this tuner."
+        remedy = "Find out who stops it (a service manager, another operator), and keep them off while tuning."
+        return _Ending("terminated", Consequence.TRANSIENT, 0.9, cause, remedy)
+    if exit_code in KILLED:
+        cause = "The server was killed (SIGKILL) without a word; the kernel does so when memory of the host runs out."
+        return _Ending("killed", Consequence.TRANSIENT, 0.3, cause, "Look for 'Out of memory' or 'oom-kill' in: journalctl -k")
+    if exit_code is None:
+        cause = f"The server stopped making progress at stage {where}."
+        remedy = "Read the end of the log; a hang at dist-init is often peer-to-peer access between GPUs (NCCL_P2P_DISABLE=1)."
+        return _Ending("hang", Consequence.INFEASIBLE, 0.5, cause, remedy)
+    cause = f"The server ended at stage {where} ({_how(exit_code)}) for a reason that is not in the catalogue."
+    return _Ending("unknown", Consequence.INFEASIBLE, 0.4, cause, "Read the end of the log.")
+
+
+def _how(exit_code: int) -> str:
+    try:
+        return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def _tail(lines: list[str]) -> tuple[str, ...]:
+    telling = [line[:TAIL_WIDTH] for line in lines[-400:] if line.strip() and "it/s]" not in line]
+    return tuple(telling[-TAIL_LINES:])

@@ -1,0 +1,117 @@
+"""From a configuration to arguments, refused before a launch where this build could not take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autotuner.engines.sglang.argv import Group, resolve, split
+from autotuner.engines.sglang.dialect import DRAFTER, VALUE, Dialect, Form, Word
+from autotuner.engines.sglang.help import near_misses
+from autotuner.errors import InfeasibleConfig
+from autotuner.model.configuration import Configuration
+from autotuner.model.document import Scalar
+from autotuner.model.facts import EngineBuild
+from autotuner.model.outcome import Consequence, Failure, Stage
+
+
+def concept_args(config: Configuration, dialect: Dialect, build: EngineBuild, drafter: str | None) -> tuple[str, ...]:
+    """Arguments of all concepts, in the order of the dialect. Raises ``InfeasibleConfig``."""
+    for concept in config:
+        if concept not in dialect.words:
+            known = near_misses(concept, dialect.words)
+            raise refusal(
+                "no-word-for-concept",
+                f"{build.engine} {build.version} has no flag for {concept} (dialect {dialect.name})",
+                f"did you mean {known[0]}?" if known else "drop the parameter, choose another dialect, or pass the flag under raw:",
+            )
+    args: list[str] = []
+    for word in dialect.words.values():
+        if word.concept in config and word.meant(config):
+            args += _word_args(word, config[word.concept], dialect, build, drafter)
+    return tuple(args)
+
+
+def raw_args(raw: Mapping[str, Scalar], taken: Sequence[str]) -> tuple[str, ...]:
+    """Arguments of ``raw:``; ``true`` is a bare flag, ``false`` none at all. A flag that is already in ``taken`` stays as it is there."""
+    present = {group.flag for group in split(taken)}
+    args: list[str] = []
+    for name, value in raw.items():
+        flag = name if name.startswith("-") else f"--{name}"
+        if flag in present or value is False:
+            continue
+        args += [flag] if value is True else [flag, _text(value)]
+    return tuple(args)
+
+
+def check_args(args: Sequence[str], dialect: Dialect, build: EngineBuild) -> None:
+    """Refuse flags and values that the build does not have. Raises ``InfeasibleConfig`` that names the near miss."""
+    for group in split(args):
+        flag = resolve(group.flag, build.flags)
+        if flag is None:
+            known = near_misses(group.flag, build.flags, dialect.renames)
+            raise refusal(
+                "unknown-flag",
+                f"{build.engine} {build.version} has no flag {group.flag}",
+                f"did you mean {' or '.join(known)}?" if known else "the build's --help page lists what it accepts",
+                flag=group.flag,
+            )
+        _check_choices(flag, group, build)
+
+
+def _check_choices(flag: str, group: Group, build: EngineBuild) -> None:
+    choices = build.flags[flag]
+    for value in group.values if choices else ():
+        if value not in choices:
+            known = near_misses(value, choices)
+            meant = f"did you mean {known[0]}? " if known else ""
+            raise refusal(
+                "unknown-choice",
+                f"{flag} of {build.engine} {build.version} does not take {value!r}",
+                f"{meant}it takes {', '.join(choices)}",
+                flag=flag,
+            )
+
+
+def _word_args(word: Word, value: Scalar, dialect: Dialect, build: EngineBuild, drafter: str | None) -> tuple[str, ...]:
+    forms = word.forms_of(value)
+    if forms is None:
+        raise _no_value(word, value, dialect, build)
+    form = next((form for form in forms if all(group.flag in build.flags for group in form)), None)
+    if form is None:
+        missing = next(group.flag for group in forms[0] if group.flag not in build.flags)
+        known = near_misses(missing, build.flags, dialect.renames)
+        raise refusal(
+            "unknown-flag",
+            f"{word.concept}: {_text(value)} needs {missing}, which {build.engine} {build.version} does not have",
+            f"did you mean {' or '.join(known)}?" if known else "it needs another build; the dialects are under engines/dialects",
+            flag=missing,
+        )
+    if drafter is None and any(DRAFTER in group.tokens for group in form):
+        raise refusal(
+            "no-drafter", f"{word.concept}: {_text(value)} needs a drafter, but the host names none", "set model.drafter of the host"
+        )
+    return _fill(form, _text(value), drafter or "")
+
+
+def _no_value(word: Word, value: Scalar, dialect: Dialect, build: EngineBuild) -> InfeasibleConfig:
+    takes = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[word.type]
+    words = [_text(choice) for choice in word.choices]
+    accepted = ", ".join([*words, *([takes] if word.forms else [])])
+    cause = f"{word.concept} of {build.engine} {build.version} cannot be {_text(value)!r} (dialect {dialect.name})"
+    return refusal("unknown-choice", cause, f"it takes {accepted}")
+
+
+def _fill(form: Form, value: str, drafter: str) -> tuple[str, ...]:
+    return tuple({VALUE: value, DRAFTER: drafter}.get(token, token) for group in form for token in group.tokens)
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def refusal(kind: str, cause: str, remedy: str, **facts: Scalar) -> InfeasibleConfig:
+    """A configuration that is refused before a launch."""
+    failure = Failure(
+        kind=kind, cls="infeasible", stage=Stage.RENDER, consequence=Consequence.INFEASIBLE, cause=cause, remedy=remedy, facts=facts
+    )
+    return InfeasibleConfig(failure)
