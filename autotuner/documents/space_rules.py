@@ -1,0 +1,104 @@
+"""What must hold in a SearchSpace beyond the kinds of its values: it can be satisfied, and its seeds lie in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autotuner.documents.concept_rules import check_concepts
+from autotuner.documents.expression_rules import check_expressions
+from autotuner.documents.hints import shown
+from autotuner.documents.satisfiability import Contradiction, Search
+from autotuner.documents.source import Path, Source
+from autotuner.model.document import Scalar
+from autotuner.model.expressions import Expression
+from autotuner.model.legality import broken, canonical, contains, domain
+from autotuner.model.space import SearchSpace
+
+
+def check_space(source: Source, space: SearchSpace | None) -> None:
+    """Report everything; what needs a whole space is left out when ``space`` is ``None`` because its values are wrong."""
+    check_concepts(source)
+    usable = check_expressions(source)
+    if space is None or not usable:
+        return
+    if not _unsatisfiable(source, space):
+        for index, seed in enumerate(space.seeds):
+            _check_point(source, space, ("seeds", index), seed, "error")
+        _check_point(source, space, ("baseline",), space.baseline, "warning")
+
+
+def _unsatisfiable(source: Source, space: SearchSpace) -> bool:
+    requirements = [Expression.parse(item.require) for item in space.requirements()]
+    search = Search(space, requirements)
+    never = [name for name in space.parameters if not search.can_be_active(name)]
+    for name in never:
+        when = space.parameters[name].when
+        source.error(
+            ("parameters", name, "when"),
+            f"'{when}' never holds in this space, so '{name}' is never tried",
+            f"correct the condition, or remove '{name}'",
+        )
+    found = search.contradictions()
+    for contradiction in found:
+        _report_contradiction(source, space, contradiction)
+    if found or never:
+        return True
+    for name, choices in search.dead_choices().items():
+        _report_dead(source, space, name, choices)
+    return False
+
+
+def _report_contradiction(source: Source, space: SearchSpace, found: Contradiction) -> None:
+    texts = [space.requirements()[index].require for index in found.constraints]
+    names = {name for text in texts for name in Expression.parse(text).names}
+    domains = "; ".join(f"{name}: {domain(space.parameters[name])}" for name in space.parameters if name in names)
+    fixed = "; ".join(f"{name}: {value}" for name, value in space.fixed.items() if name in names)
+    known = "; ".join(part for part in (domains, fixed) if part)
+    place = f" with {known}" if known else ""
+    if len(texts) == 1:
+        message = f"no configuration of this space meets '{texts[0]}'{place}"
+    else:
+        message = "no configuration of this space meets all of " + ", ".join(f"'{text}'" for text in texts) + place
+    path: Path = ("constraints", found.constraints[-1])
+    if found.certain:
+        source.error(path, message, "loosen one of the constraints, or widen a parameter in it")
+    else:
+        source.warning(path, f"{message}, among the values tried", "some parameters have too many values to try them all")
+
+
+def _report_dead(source: Source, space: SearchSpace, name: str, choices: tuple[Scalar, ...]) -> None:
+    why = [item.require for item in space.requirements() if name in Expression.parse(item.require).names]
+    for index, choice in enumerate(getattr(space.parameters[name], "choices", ())):
+        if choice in choices:
+            source.warning(
+                ("parameters", name, "choices", index),
+                f"no legal configuration uses {name}: {choice}, because of {', '.join(repr(text) for text in why)}",
+                "remove the choice, or loosen the constraint",
+            )
+
+
+def _check_point(source: Source, space: SearchSpace, path: Path, values: Mapping[str, Scalar], severity: str) -> None:
+    """A seed must be legal; a baseline may lie outside, since it is what runs today."""
+    what = "the seed" if severity == "error" else "the baseline"
+    for name, value in values.items():
+        at = (*path, name)
+        parameter = space.parameters.get(name)
+        if parameter is None and severity == "error" and space.fixed.get(name) != value:
+            source.error(at, f"{what} sets '{name}', which this space does not search", "remove it, or add it under parameters:", key=True)
+        elif parameter is not None and not contains(parameter, value):
+            source.report(
+                source.mark(at),
+                f"{what} sets {name} to {shown(value)}, outside of {domain(parameter)}",
+                "widen the parameter, or choose a value in it",
+                severity=severity,
+            )
+        elif parameter is not None and parameter.when is not None and _off(parameter.when, space, values):
+            source.warning(at, f"{what} sets '{name}', which has no effect unless {parameter.when}", "remove it", key=True)
+    settled = {**canonical(space, values, {})}
+    for item in space.requirements():
+        if Expression.parse(item.require).truth(settled) is False:
+            source.report(source.mark(path), f"{what} is not legal: {broken(item, settled)}", "correct its values", severity=severity)
+
+
+def _off(when: str, space: SearchSpace, values: Mapping[str, Scalar]) -> bool:
+    return Expression.parse(when).truth({**space.fixed, **values}) is False
