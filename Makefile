@@ -1,0 +1,109 @@
+# Targets for people and for CI. `make demo` and `make test` need Python 3.11 or newer with its venv module, and nothing else.
+#
+#   make demo    tune a simulated host end to end, in ./demo (no GPU needed)
+#   make test    all tests with coverage; AUTOTUNER_HOST_TESTS=1 adds those that start real processes as root
+#   make check   lint, types, import contracts, documents of the command line, tests
+#   make bench   the tuner's own overhead
+#   make docs    write docs/cli.md from the commands
+#   make lock    write constraints.txt anew from what is installed
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+
+# pip's warnings are kept back and shown only when it fails.
+define quietly
+	log=$$(mktemp); if ! $(1) >"$$log" 2>&1; then cat "$$log" >&2; rm -f "$$log"; exit 1; fi; rm -f "$$log"
+endef
+
+.PHONY: help setup demo test lint format types imports docs docs-check check bench lock clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# --- set-up -----------------------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@found=; old=; \
+	for name in $${PYTHON:-} python3.13 python3.12 python3.11 python3; do \
+	  version=$$("$$name" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then found=$$name; break; else old="$$name is $$version"; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "error: no Python 3.11 or newer was found$${old:+ ($$old)}" >&2; \
+	  echo "hint: install one (Debian 12: apt-get install python3 python3-venv) or name it: make PYTHON=/path/to/python3.11 …" >&2; exit 2; \
+	fi; \
+	if ! "$$found" -c 'import venv, ensurepip' 2>/dev/null; then \
+	  echo "error: $$found has no venv module" >&2; \
+	  echo "hint: install it (Debian: apt-get install python3-venv)" >&2; exit 2; \
+	fi; \
+	$(call quietly,"$$found" -m venv $(VENV))
+
+$(RUNTIME): pyproject.toml constraints.txt autotuner/__init__.py | $(BIN)/python
+	@start=$$SECONDS; echo "set-up: installing autotuner into $(VENV) …" >&2; \
+	$(call quietly,$(PIP) --editable .); \
+	touch $@; echo "set-up: $$((SECONDS - start)) s" >&2
+
+$(DEV): $(RUNTIME)
+	@start=$$SECONDS; echo "set-up: installing the tools for development …" >&2; \
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' >$(VENV)/dev.txt; \
+	$(call quietly,$(PIP) --requirement $(VENV)/dev.txt); \
+	touch $@; echo "set-up: $$((SECONDS - start)) s" >&2
+
+setup: $(DEV)
+
+# --- demo -------------------------------------------------------------------------------------------------------------------
+
+DEMO_TRIALS ?= 12
+
+demo: $(RUNTIME)
+	@mkdir -p demo; start=$$SECONDS; \
+	echo "+ autotuner tune hosts/simulated-ct200.yaml --space search_spaces/sglang-kimi-k26.yaml --trials $(DEMO_TRIALS)" >&2; \
+	$(BIN)/autotuner --state-dir demo/state tune hosts/simulated-ct200.yaml \
+	  --space search_spaces/sglang-kimi-k26.yaml --trials $(DEMO_TRIALS) --recommendations demo/recommendations; \
+	echo "demo: $$((SECONDS - start)) s, set-up not counted" >&2; \
+	find demo/recommendations -name '*.yaml' | sort
+
+# --- checks -----------------------------------------------------------------------------------------------------------------
+
+test: $(DEV)
+	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -ra $(PYTEST_ARGS)
+
+lint: $(DEV)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(DEV)
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+types: $(DEV)
+	@$(BIN)/mypy
+
+imports: $(DEV)
+	@$(BIN)/lint-imports --no-logo
+
+docs: $(DEV)
+	@$(BIN)/python docs/render_cli.py
+
+docs-check: $(DEV)
+	@$(BIN)/python docs/render_cli.py --check
+
+check: lint types imports docs-check test
+
+bench: $(DEV)
+	@for script in benchmarks/*.py; do echo "+ $$script" >&2; $(BIN)/python "$$script"; done
+
+# --- housekeeping -----------------------------------------------------------------------------------------------------------
+
+lock: $(DEV)
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude setuptools; } >$(VENV)/lock.txt
+	@mv $(VENV)/lock.txt constraints.txt
+
+clean:
+	@rm -rf build dist htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
