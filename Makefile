@@ -31,18 +31,16 @@ help:
 # --- set-up -----------------------------------------------------------------------------------------------------------------
 
 $(BIN)/python:
-	@found=; old=; \
+	@found=; seen=; \
 	for name in $${PYTHON:-} python3.13 python3.12 python3.11 python3; do \
 	  version=$$("$$name" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
-	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then found=$$name; break; else old="$$name is $$version"; fi; \
+	  if ! "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then seen="$$seen, $$name is $$version"; \
+	  elif ! "$$name" -c 'import venv, ensurepip' 2>/dev/null; then seen="$$seen, $$name has no venv module"; \
+	  else found=$$name; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "error: no Python 3.11 or newer was found$${old:+ ($$old)}" >&2; \
+	  echo "error: no Python 3.11 or newer with its venv module was found$${seen:+:$${seen#,}}" >&2; \
 	  echo "hint: install one (Debian 12: apt-get install python3 python3-venv) or name it: make PYTHON=/path/to/python3.11 …" >&2; exit 2; \
-	fi; \
-	if ! "$$found" -c 'import venv, ensurepip' 2>/dev/null; then \
-	  echo "error: $$found has no venv module" >&2; \
-	  echo "hint: install it (Debian: apt-get install python3-venv)" >&2; exit 2; \
 	fi; \
 	$(call quietly,"$$found" -m venv $(VENV))
 
