@@ -58,7 +58,7 @@ class Word:
     def readable(self) -> Iterable[tuple[Scalar | None, Form]]:
         """Every way to read it: (the value, or ``None`` where the placeholder holds it; the form)."""
         for value, forms in self.values:
-            yield from ((value, form) for form in forms)
+            yield from ((value, form) for form in forms if form)
         yield from ((None, form) for form in (*self.forms, *self.reads))
 
     @property

@@ -23,11 +23,11 @@ def check_drafter(drafter: DrafterFacts | None, model: ModelFacts, space: Search
                 hint="set model.drafter of the host, or search without speculation",
             ),
         )
-    problems = (*_vocabulary(drafter, model), *_layers(drafter, model), *_sizes(drafter, model), *_block(drafter, space))
+    problems = (*_mask_token(drafter, model), *_layers(drafter, model), *_hidden_size(drafter, model), *_block(drafter, space))
     return problems or (Check(name="drafter", status="pass", detail=f"{drafter.path} fits {model.path}"),)
 
 
-def _vocabulary(drafter: DrafterFacts, model: ModelFacts) -> tuple[Check, ...]:
+def _mask_token(drafter: DrafterFacts, model: ModelFacts) -> tuple[Check, ...]:
     mask, size = drafter.mask_token_id, model.vocab_size
     if mask is None or size is None or 0 <= mask < size:
         return ()
@@ -45,13 +45,11 @@ def _layers(drafter: DrafterFacts, model: ModelFacts) -> tuple[Check, ...]:
     return tuple(found)
 
 
-def _sizes(drafter: DrafterFacts, model: ModelFacts) -> tuple[Check, ...]:
-    pairs = (("hidden size", drafter.hidden_size, model.hidden_size), ("vocabulary", drafter.vocab_size, model.vocab_size))
-    return tuple(
-        _mismatch(f"its {what} is {theirs}, the model's is {ours}", drafter)
-        for what, theirs, ours in pairs
-        if theirs is not None and ours is not None and theirs != ours
-    )
+def _hidden_size(drafter: DrafterFacts, model: ModelFacts) -> tuple[Check, ...]:
+    theirs, ours = drafter.hidden_size, model.hidden_size
+    if theirs is None or ours is None or theirs == ours:
+        return ()
+    return (_mismatch(f"its hidden size is {theirs}, the model's is {ours}", drafter),)
 
 
 def _block(drafter: DrafterFacts, space: SearchSpace) -> tuple[Check, ...]:

@@ -47,14 +47,19 @@ class SglangEngine(Engine):
         """
         build = facts.build
         dialect = self._dialect(host, space, build.flags)
-        args = [*self._address(host), *host.engine.args]
-        args += render.concept_args(config, dialect, build, host.model.drafter)
-        args += render.raw_args(space.raw if space else {}, config.extra_args)
-        args += config.extra_args
-        args += [flag for flag in self.measuring_flags if flag not in args]
-        render.check_args(args, dialect, build)
-        engine = host.engine
-        return LaunchSpec(name=name, argv=(*self.command(host), *args), env=dict(engine.env), cwd=engine.cwd, secrets=dict(host.secrets))
+        parts = {
+            "the tuner's own": self._address(host),
+            f"engine.args of host {host.name}": host.engine.args,
+            "the configuration": render.concept_args(config, dialect, build, host.model.drafter),
+            f"raw of search space {space.name}" if space else "raw": render.raw_args(space.raw if space else {}, config.extra_args),
+            "a flag that no concept stands for": config.extra_args,
+        }
+        args = [arg for part in parts.values() for arg in part]
+        parts["needed for measuring"] = tuple(flag for flag in self.measuring_flags if flag not in args)
+        for origin, part in parts.items():
+            render.check_args(part, dialect, build, origin)
+        argv = (*self.command(host), *args, *parts["needed for measuring"])
+        return LaunchSpec(name=name, argv=argv, env=dict(host.engine.env), cwd=host.engine.cwd, secrets=dict(host.secrets))
 
     def read_argv(self, argv: Sequence[str], *, host: Host) -> Configuration:
         """Concepts that a running server's command line asks for; the rest stays verbatim in ``extra_args``."""

@@ -13,6 +13,7 @@ from autotuner.model.outcome import Consequence, Failure, Stage
 
 TAIL_LINES = 20
 TAIL_WIDTH = 400
+_RECENT = 1000
 _ORDER = {stage: index for index, stage in enumerate(Stage)}
 _LATE = (Stage.READY, Stage.SERVE, Stage.STOP)
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -33,12 +34,19 @@ def classify(log: str, *, exit_code: int | None, stage: Stage) -> Failure:
     it last; the log's own markers are finer, except that only the caller knows whether it served.
     """
     lines, told_to_stop = logtext.until_stopped(log)
-    cleaned = [logtext.clean(line) for line in lines]
     where = stage if stage in _LATE else (stages.last_stage("\n".join(lines)) or stage)
-    found = _search(cleaned)
+    tracebacks = logtext.blocks(lines)
+    cleaned = [logtext.clean(line) for line in lines]
+    plain = "\n".join(line for line in cleaned if not logtext.quiet(line))
+    tail = _tail(cleaned)
+    said = tracebacks[0].last.splitlines()[0] if tracebacks and tracebacks[0].last else None
+    found = _known(tracebacks, plain)
     if found is not None:
-        return _failure(found, where, _tail(cleaned))
-    return _without_words(exit_code, where, _tail(cleaned), told_to_stop=told_to_stop)
+        return _failure(found, where, tail)
+    wrapper = _first((rule for rule in rules() if rule.secondary), plain)
+    if wrapper is not None:
+        return _failure(wrapper, where, tail, said)
+    return _without_words(_ending(exit_code, where, said, told_to_stop=told_to_stop), where, tail)
 
 
 def notices(log: str) -> tuple[str, ...]:
@@ -55,16 +63,12 @@ def notices(log: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _search(lines: list[str]) -> _Found | None:
-    tracebacks = logtext.blocks(lines)
-    plain = "\n".join(line for line in lines if not logtext.quiet(line))
+def _known(tracebacks: list[logtext.Block], plain: str) -> _Found | None:
+    """The best match of a rule that names a cause; an exception may stand in a log without its traceback (a tail cut short)."""
     primary = [rule for rule in rules() if not rule.secondary]
     everywhere = [rule for rule in primary if rule.anywhere]
-    texts = _exception_texts(tracebacks)
-    found = next((hit for text in texts if (hit := _first(primary, text))), None)
-    # An exception may stand in a log without its traceback (a tail cut short), so the last resort is every rule over every line.
-    found = found or _first(everywhere, plain) or _first(primary, plain)
-    return found or _first((rule for rule in rules() if rule.secondary), plain)
+    found = next((hit for text in _exception_texts(tracebacks) if (hit := _first(primary, text))), None)
+    return found or _first(everywhere, plain) or _first(primary, plain)
 
 
 def _exception_texts(tracebacks: list[logtext.Block]) -> Iterator[str]:
@@ -82,11 +86,12 @@ def _first(candidates: Iterable[Rule], text: str) -> _Found | None:
     return None
 
 
-def _failure(found: _Found, where: Stage, tail: tuple[str, ...]) -> Failure:
+def _failure(found: _Found, where: Stage, tail: tuple[str, ...], said: str | None = None) -> Failure:
+    """``said`` is the exception that a wrapper hides."""
     rule = found.rule
     at = where if where in rule.at or rule.stage is None else rule.stage
     meaning = rule.at.get(Stage.SERVE if at in _LATE else at, rule.meaning)
-    line = next((line for line in found.text.splitlines() if rule.pattern.search(line)), found.text.splitlines()[-1])
+    line = said or next((line for line in found.text.splitlines() if rule.pattern.search(line)), found.match[0].splitlines()[-1])
     return Failure(
         kind=rule.id,
         cls=rule.cls,
@@ -111,8 +116,7 @@ class _Ending:
     remedy: str
 
 
-def _without_words(exit_code: int | None, where: Stage, tail: tuple[str, ...], *, told_to_stop: bool) -> Failure:
-    ending = _ending(exit_code, where, told_to_stop=told_to_stop)
+def _without_words(ending: _Ending, where: Stage, tail: tuple[str, ...]) -> Failure:
     return Failure(
         kind=ending.kind,
         cls="unknown",
@@ -125,7 +129,7 @@ def _without_words(exit_code: int | None, where: Stage, tail: tuple[str, ...], *
     )
 
 
-def _ending(exit_code: int | None, where: Stage, *, told_to_stop: bool) -> _Ending:
+def _ending(exit_code: int | None, where: Stage, said: str | None, *, told_to_stop: bool) -> _Ending:
     """What to make of a log that says nothing known.
 
     A crash is learned, with little confidence, so that it is not tried all night; a kill may come from anybody, so it is tried again.
@@ -141,7 +145,8 @@ def _ending(exit_code: int | None, where: Stage, *, told_to_stop: bool) -> _Endi
         cause = f"The server stopped making progress at stage {where}."
         remedy = "Read the end of the log; a hang at dist-init is often peer-to-peer access between GPUs (NCCL_P2P_DISABLE=1)."
         return _Ending("hang", Consequence.INFEASIBLE, 0.5, cause, remedy)
-    cause = f"The server ended at stage {where} ({_how(exit_code)}) for a reason that is not in the catalogue."
+    how = f"{_how(exit_code)}: {said[:TAIL_WIDTH]}" if said else _how(exit_code)
+    cause = f"The server ended at stage {where} for a reason that is not in the catalogue ({how})."
     return _Ending("unknown", Consequence.INFEASIBLE, 0.4, cause, "Read the end of the log.")
 
 
@@ -153,5 +158,7 @@ def _how(exit_code: int) -> str:
 
 
 def _tail(lines: list[str]) -> tuple[str, ...]:
-    telling = [line[:TAIL_WIDTH] for line in lines[-400:] if line.strip() and "it/s]" not in line]
-    return tuple(telling[-TAIL_LINES:])
+    """The last lines that tell something, and the very last one, whatever it says (progress, where a launch hangs)."""
+    recent = [line[:TAIL_WIDTH] for line in lines[-_RECENT:] if line.strip()]
+    telling = [line for line in recent[:-1] if not logtext.quiet(line)]
+    return (*telling[-TAIL_LINES + 1 :], *recent[-1:])

@@ -58,9 +58,9 @@ def _choices(braces: str | None) -> tuple[str, ...]:
 
 
 def near_misses(name: str, known: Iterable[str], renames: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """At most three names that may have been meant: a known rename first, then those spelled alike."""
+    """At most two names that may have been meant: a known rename first, then those spelled alike."""
     names = sorted(known)
     renamed = (renames or {}).get(name)
     first = [renamed] if renamed in names else []
-    alike = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
-    return tuple(dict.fromkeys([*first, *alike]))[:3]
+    alike = difflib.get_close_matches(name, names, n=2, cutoff=0.8)
+    return tuple(dict.fromkeys([*first, *alike]))[:2]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _PREFIX = re.compile(r"^(?:\[\d{4}-\d\d-\d\d[^\]]*\]\s*|\[?rank\d+\]?:\s*(?!\[)|\((?:EngineCore|Worker)[^)]*\)\s*)+")
-_EXCEPTION = re.compile(
-    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|OutOfResources|Interrupt|Exit|Warning)|AssertionError|Exception|[\w.]+Error)(?::|$)"
-)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
+"""After its indented frames a traceback names the exception's type at the left margin."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _NOISE = re.compile(
@@ -16,6 +16,8 @@ _NOISE = re.compile(
     r"|^(?:Prefill|Decode) batch|^INFO:\s|state was deleted in TokenizerManager"
 )
 _TOLD_TO_STOP = "SIGTERM received"
+_MESSAGE_LINES = 8
+"""Exceptions explain themselves in a few lines; more is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +47,53 @@ def until_stopped(log: str) -> tuple[list[str], bool]:
     return lines, False
 
 
-def blocks(lines: list[str]) -> list[Block]:
-    """The tracebacks of a log in order; ``lines`` are clean."""
+def blocks(lines: Sequence[str]) -> list[Block]:
+    """The tracebacks of a log in order; ``lines`` are as they were logged."""
     found: list[Block] = []
     index = 0
     while index < len(lines):
         if _TRACEBACK in lines[index]:
             end, last = _end(lines, index + 1)
-            found.append(Block("\n".join(lines[index:end]), last))
+            found.append(Block("\n".join(map(clean, lines[index:end])), last))
             index = end
         else:
             index += 1
     return found
 
 
-def _end(lines: list[str], start: int) -> tuple[int, str]:
+def _end(lines: Sequence[str], start: int) -> tuple[int, str]:
     """Where the traceback that begins before ``start`` ends, and its last exception."""
     index, last = start, ""
     while index < len(lines):
-        line = lines[index]
-        if _EXCEPTION.match(line):
+        if _EXCEPTION.match(lines[index]):
             index, last = _message(lines, index)
             if not _goes_on(lines, index):
                 break
-        elif line and not line[0].isspace() and not line.startswith(_CHAIN) and _TRACEBACK not in line and last:
+        elif _anew(lines[index]):
             break
         else:
             index += 1
     return index, last
 
 
-def _message(lines: list[str], start: int) -> tuple[int, str]:
-    """An exception's message: its line, and those after it up to the next that begins something else."""
+def _message(lines: Sequence[str], start: int) -> tuple[int, str]:
+    """An exception's message: its line, and those after it up to one that begins something else."""
     end = start + 1
-    while end < len(lines) and end - start < 8 and _continues(lines[end]):
+    while end < len(lines) and end - start < _MESSAGE_LINES and lines[end].strip() and not _begins(lines[end]):
         end += 1
-    return end, "\n".join(lines[start:end])
+    return end, "\n".join(map(clean, lines[start:end]))
 
 
-def _continues(line: str) -> bool:
-    return bool(line.strip()) and not _EXCEPTION.match(line) and not line.startswith(_CHAIN) and _TRACEBACK not in line and not quiet(line)
+def _anew(line: str) -> bool:
+    """Whether the line was logged by itself: it carries a time or a rank, and does not begin another traceback."""
+    return _PREFIX.match(line) is not None and _TRACEBACK not in line
 
 
-def _goes_on(lines: list[str], index: int) -> bool:
+def _begins(line: str) -> bool:
+    return _PREFIX.match(line) is not None or line.startswith(_CHAIN) or _TRACEBACK in line or _EXCEPTION.match(line) is not None
+
+
+def _goes_on(lines: Sequence[str], index: int) -> bool:
     """Whether a chained traceback follows after blank lines."""
     while index < len(lines) and not lines[index].strip():
         index += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotuner.engines.sglang.argv import Group, resolve, split
-from autotuner.engines.sglang.dialect import DRAFTER, VALUE, Dialect, Form, Word
+from autotuner.engines.sglang.dialect import DRAFTER, VALUE, Dialect, Form, Word, load, names
 from autotuner.engines.sglang.help import near_misses
 from autotuner.errors import InfeasibleConfig
 from autotuner.model.configuration import Configuration
@@ -18,12 +18,7 @@ def concept_args(config: Configuration, dialect: Dialect, build: EngineBuild, dr
     """Arguments of all concepts, in the order of the dialect. Raises ``InfeasibleConfig``."""
     for concept in config:
         if concept not in dialect.words:
-            known = near_misses(concept, dialect.words)
-            raise refusal(
-                "no-word-for-concept",
-                f"{build.engine} {build.version} has no flag for {concept} (dialect {dialect.name})",
-                f"did you mean {known[0]}?" if known else "drop the parameter, choose another dialect, or pass the flag under raw:",
-            )
+            raise _no_word(concept, dialect, build)
     args: list[str] = []
     for word in dialect.words.values():
         if word.concept in config and word.meant(config):
@@ -43,15 +38,15 @@ def raw_args(raw: Mapping[str, Scalar], taken: Sequence[str]) -> tuple[str, ...]
     return tuple(args)
 
 
-def check_args(args: Sequence[str], dialect: Dialect, build: EngineBuild) -> None:
-    """Refuse flags and values that the build does not have. Raises ``InfeasibleConfig`` that names the near miss."""
+def check_args(args: Sequence[str], dialect: Dialect, build: EngineBuild, origin: str) -> None:
+    """Refuse flags and values that the build does not have. ``origin`` says who wrote them. Raises ``InfeasibleConfig`` with the near miss."""
     for group in split(args):
         flag = resolve(group.flag, build.flags)
         if flag is None:
             known = near_misses(group.flag, build.flags, dialect.renames)
             raise refusal(
                 "unknown-flag",
-                f"{build.engine} {build.version} has no flag {group.flag}",
+                f"{build.engine} {build.version} has no flag {group.flag} ({origin})",
                 f"did you mean {' or '.join(known)}?" if known else "the build's --help page lists what it accepts",
                 flag=group.flag,
             )
@@ -93,12 +88,24 @@ def _word_args(word: Word, value: Scalar, dialect: Dialect, build: EngineBuild, 
     return _fill(form, _text(value), drafter or "")
 
 
+def _no_word(concept: str, dialect: Dialect, build: EngineBuild) -> InfeasibleConfig:
+    known = near_misses(concept, dialect.words)
+    others = [name for name in names() if concept in load(name).words]
+    hint = "drop the parameter, or pass the engine's own flag under raw:"
+    if known or others:
+        hint = f"did you mean {known[0]}?" if known else f"builds of dialect {others[0]} have one"
+    return refusal("no-word-for-concept", f"{build.engine} {build.version} has no flag for {concept} (dialect {dialect.name})", hint)
+
+
 def _no_value(word: Word, value: Scalar, dialect: Dialect, build: EngineBuild) -> InfeasibleConfig:
     takes = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[word.type]
     words = [_text(choice) for choice in word.choices]
     accepted = ", ".join([*words, *([takes] if word.forms else [])])
-    cause = f"{word.concept} of {build.engine} {build.version} cannot be {_text(value)!r} (dialect {dialect.name})"
-    return refusal("unknown-choice", cause, f"it takes {accepted}")
+    others = [name for name in names() if word.concept in load(name).words and value in load(name).words[word.concept].choices]
+    hint = f"it takes {accepted}" + (f"; {_text(value)} needs a build of dialect {others[0]}" if others else "")
+    return refusal(
+        "unknown-choice", f"{word.concept} of {build.engine} {build.version} cannot be {_text(value)!r} (dialect {dialect.name})", hint
+    )
 
 
 def _fill(form: Form, value: str, drafter: str) -> tuple[str, ...]:
