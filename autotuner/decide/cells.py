@@ -1,0 +1,253 @@
+"""What one cell yielded: request records and counters → the metrics of the registry, by their definitions there.
+
+Samples belong to the window by when they happened: a time to first token when that token came, a TPOT or an end-to-end time when the answer
+ended. Neither short answers nor quick ones are preferred that way. Tokens count whichever request they belong to, abandoned ones included.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotuner.model.measurement import CellResult, RequestRecord
+from autotuner.model.workload import Cell
+
+SLICE_S = 0.75
+"""Target length of the slices for batch means, in seconds."""
+FEWEST_FOR_P95 = 20
+"""With fewer samples the 95th percentile is just the largest of them."""
+CONTEXT_TOLERANCE = 0.10
+CACHED_TOLERANCE = 0.5
+DRIFT_TOLERANCE = 0.05
+"""A significant trend that moves the rate by less than this over the window does no harm."""
+T_QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947)
+"""Student's t, 99 % two-sided, for 1, 2, … degrees of freedom."""
+T_BEYOND = 2.9
+
+
+class ServerCounters(Protocol):
+    """Monotonic counters of a server, as engines export them."""
+
+    @property
+    def generation_tokens(self) -> float | None:
+        """Tokens generated."""
+        ...
+
+    @property
+    def verify_steps(self) -> float | None:
+        """Verification steps of speculative decoding."""
+        ...
+
+    @property
+    def retractions(self) -> float | None:
+        """Requests thrown out of the batch for want of KV memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steady window, on the clock of its cell, in seconds."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Its length."""
+        return self.end_s - self.begin_s
+
+    def holds(self, at_s: float | None) -> bool:
+        """Whether a moment lies in it; the end belongs to it, the begin does not."""
+        return at_s is not None and self.begin_s < at_s <= self.end_s
+
+    def slices(self) -> tuple[Window, ...]:
+        """Equal parts of half a second to a second; one when it is shorter."""
+        count = max(1, round(self.length_s / SLICE_S))
+        width = self.length_s / count
+        return tuple(Window(self.begin_s + width * number, self.begin_s + width * (number + 1)) for number in range(count))
+
+
+def derive(
+    cell: Cell,
+    records: Sequence[RequestRecord],
+    window: Window,
+    *,
+    before: ServerCounters | None = None,
+    after: ServerCounters | None = None,
+    warnings: Sequence[str] = (),
+) -> CellResult:
+    """The result of a cell. ``warnings`` are those that the measurement itself has; what is found here is added."""
+    touching = [record for record in records if record.start_s < window.end_s and _last_s(record, window) > window.begin_s]
+    failed = [record for record in touching if record.error is not None]
+    ended = [record for record in touching if record.valid and window.holds(record.chunks[-1][0])]
+    in_flight = [record for record in touching if record.error is None and record.end_s is None and _tokens(record, window) > 0]
+    notes = list(warnings)
+    metrics = {
+        **_rates(touching, ended, window),
+        **_latencies(cell, touching, ended, window, notes),
+        **_acceptance(ended, before, after, notes),
+    }
+    means = (
+        tuple(sum(_tokens(record, part) for record in touching) / part.length_s for part in window.slices()) if window.length_s > 0 else ()
+    )
+    whole = [record for record in touching if record.valid]
+    notes += [*_doubts(cell, touching, failed, window), *_retractions(before, after)]
+    return CellResult(
+        key=cell.key,
+        context=cell.context,
+        concurrency=cell.concurrency,
+        output_tokens=cell.output_tokens,
+        metrics=metrics,
+        window_s=window.length_s,
+        # Where every answer that came to an end failed, those in flight prove nothing.
+        requests=0 if failed and not whole else len({id(record) for record in [*whole, *in_flight]}),
+        failed=len(failed),
+        errors=dict(Counter(record.error for record in failed if record.error)),
+        batch_means=means,
+        steady=_steady(means),
+        prompt_tokens_p50=_median([record.prompt_tokens for record in touching if record.prompt_tokens is not None]),
+        warnings=tuple(notes),
+    )
+
+
+def tokens_until(record: RequestRecord, at_s: float) -> float:
+    """Tokens of a request that had come by ``at_s``, interpolated between chunks: a chunk's tokens were made since the one before it.
+
+    The first chunk counts in full when it comes: what was before it was prefill.
+    """
+    chunks = record.chunks
+    position = bisect_right(chunks, at_s, key=lambda chunk: chunk[0])
+    if position == 0:
+        return 0.0
+    before_s, before_n = chunks[position - 1]
+    if position == len(chunks):
+        return float(before_n)
+    after_s, after_n = chunks[position]
+    return before_n + (after_n - before_n) * (at_s - before_s) / (after_s - before_s)
+
+
+def _tokens(record: RequestRecord, window: Window) -> float:
+    return tokens_until(record, window.end_s) - tokens_until(record, window.begin_s)
+
+
+def _last_s(record: RequestRecord, window: Window) -> float:
+    """When the request ended; one that was abandoned outlived the window."""
+    return window.end_s if record.end_s is None else record.end_s
+
+
+def _rates(touching: Sequence[RequestRecord], ended: Sequence[RequestRecord], window: Window) -> dict[str, float]:
+    rates = {}
+    tokens = sum(_tokens(record, window) for record in touching)
+    if window.length_s > 0 and tokens > 0:
+        rates["output_tok_s"] = tokens / window.length_s
+    decoding = [record for record in ended if record.tpot_s is not None]
+    seconds = sum(record.chunks[-1][0] - record.chunks[0][0] for record in decoding)
+    if seconds > 0:
+        rates["user_tok_s"] = sum(record.chunks[-1][1] - record.chunks[0][1] for record in decoding) / seconds
+    return rates
+
+
+def _latencies(
+    cell: Cell, touching: Sequence[RequestRecord], ended: Sequence[RequestRecord], window: Window, notes: list[str]
+) -> dict[str, float]:
+    samples = {
+        "ttft": [record.ttft_s for record in touching if record.chunks and window.holds(record.chunks[0][0])],
+        "tpot": [record.tpot_s for record in ended],
+        # Answers that were cut below the cell's own limit belong to the warm-up; their length is not the cell's.
+        "e2e": [record.e2e_s for record in ended if not _shortened(record, cell)],
+    }
+    metrics = {}
+    few = []
+    for name, values in samples.items():
+        known = sorted(value * 1000 for value in values if value is not None)
+        if known:
+            metrics[f"{name}_p50_ms"] = statistics.median(known)
+        if len(known) >= FEWEST_FOR_P95:
+            metrics[f"{name}_p95_ms"] = percentile(known, 95)
+        else:
+            few.append(f"{name} {len(known)}")
+    if few:
+        notes.append(f"no 95th percentile: it needs {FEWEST_FOR_P95} samples ({', '.join(few)})")
+    return metrics
+
+
+def _shortened(record: RequestRecord, cell: Cell) -> bool:
+    return record.finish_reason == "length" and (record.completion_tokens or 0) < cell.output_tokens
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Percentile of sorted values, linear between neighbours."""
+    position = (len(ordered) - 1) * percent / 100
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def _acceptance(
+    ended: Sequence[RequestRecord], before: ServerCounters | None, after: ServerCounters | None, notes: list[str]
+) -> dict[str, float]:
+    """Tokens per verification step: from counters over the window, else from what answers said about themselves."""
+    tokens = _change(before, after, "generation_tokens")
+    steps = _change(before, after, "verify_steps")
+    if not tokens or not steps:
+        telling = [record for record in ended if record.verify_steps]
+        tokens = sum(record.completion_tokens or 0 for record in telling)
+        steps = sum(record.verify_steps or 0 for record in telling)
+    if not steps:
+        return {}
+    if tokens < steps:
+        notes.append(f"acceptance length left out: {tokens:.0f} tokens in {steps:.0f} verification steps cannot be")
+        return {}
+    return {"acceptance_length": tokens / steps}
+
+
+def _change(before: ServerCounters | None, after: ServerCounters | None, name: str) -> float | None:
+    first, last = getattr(before, name, None), getattr(after, name, None)
+    return None if first is None or last is None else last - first
+
+
+def _retractions(before: ServerCounters | None, after: ServerCounters | None) -> list[str]:
+    count = _change(before, after, "retractions") or 0
+    return [f"the server retracted {count:.0f} requests in the window: KV memory is short"] if count > 0 else []
+
+
+def _doubts(cell: Cell, touching: Sequence[RequestRecord], failed: Sequence[RequestRecord], window: Window) -> list[str]:
+    notes = []
+    counted = [record for record in touching if record.prompt_tokens]
+    prompt_tokens = _median([record.prompt_tokens or 0 for record in counted])
+    if prompt_tokens is not None and abs(prompt_tokens - cell.context) > CONTEXT_TOLERANCE * cell.context:
+        notes.append(f"prompts have {prompt_tokens:.0f} tokens by the server's count, not {cell.context}")
+    if sum(record.cached_tokens or 0 for record in counted) > CACHED_TOLERANCE * sum(record.prompt_tokens or 0 for record in counted):
+        notes.append("more than half of the prompt tokens came from the prefix cache")
+    if failed:
+        notes.append(f"{len(failed)} of {len(touching)} requests failed")
+    waiting = sum(1 for record in touching if record.start_s <= window.begin_s and record.end_s is None and not record.chunks)
+    if waiting:
+        notes.append(f"{waiting} requests waited through the whole window without a token")
+    return notes
+
+
+def _median(values: Sequence[int]) -> float | None:
+    return float(statistics.median(values)) if values else None
+
+
+def _steady(means: Sequence[float]) -> bool:
+    """Whether the slices show no trend: ordinary least squares, slope tested at 1 %, and a drift that matters."""
+    count = len(means)
+    if count < 4:
+        return True
+    middle, mean = (count - 1) / 2, statistics.fmean(means)
+    spread = sum((number - middle) ** 2 for number in range(count))
+    slope = sum((number - middle) * (value - mean) for number, value in enumerate(means)) / spread
+    if abs(slope) * (count - 1) <= DRIFT_TOLERANCE * mean:
+        return True
+    residual = sum((value - mean - slope * (number - middle)) ** 2 for number, value in enumerate(means))
+    freedom = count - 2
+    error = math.sqrt(residual / freedom / spread)
+    limit = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else T_BEYOND
+    return abs(slope) <= limit * error
