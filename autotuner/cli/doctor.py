@@ -12,11 +12,12 @@ from pathlib import Path
 import click
 
 from autotuner.cli.options import Options
-from autotuner.documents import load_host
+from autotuner.documents import load_host, load_space
 from autotuner.errors import AutotunerError
 from autotuner.model.facts import HostFacts
 from autotuner.model.host import Host
 from autotuner.model.recommendation import Check
+from autotuner.model.space import SearchSpace
 
 RECORDS_GIB = 1.0
 """Room that a night's records may need on the controller, with a wide margin."""
@@ -40,30 +41,31 @@ class Examination:
 
 @click.command(short_help="Look a host over and say what would keep it from being tuned.")
 @click.argument("host")
+@click.option("--space", help="Check the drafter also against this search space: a name or a file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
-def doctor(options: Options, host: str, *, as_json: bool) -> int:
+def doctor(options: Options, host: str, space: str | None, *, as_json: bool) -> int:
     """Look HOST over and say what would keep it from being tuned.
 
     HOST is a name (`hosts/NAME.yaml`) or a path. Nothing on the host is changed. Ends with 1 when a check fails.
     """
-    found = examine(load_host(host), options.state_dir)
+    found = examine(load_host(host), options.state_dir, space=load_space(space) if space else None)
     click.echo(as_json_text(found) if as_json else as_text(found))
     return 0 if found.healthy else 1
 
 
-def examine(host: Host, state_dir: Path) -> Examination:
+def examine(host: Host, state_dir: Path, *, space: SearchSpace | None = None) -> Examination:
     """Discover the host and run every check; what cannot be reached is a failed check, not an exception."""
     here = check_state_dir(state_dir)
     try:
-        facts, there = _look(host)
+        facts, there = _look(host, space)
     except AutotunerError as error:
         failed = Check(name="host", status="fail", detail=error.message, hint=error.hint)
         return Examination(host=host, facts=None, checks=(here, failed))
     return Examination(host=host, facts=facts, checks=(here, *there))
 
 
-def _look(host: Host) -> tuple[HostFacts, tuple[Check, ...]]:
+def _look(host: Host, space: SearchSpace | None) -> tuple[HostFacts, tuple[Check, ...]]:
     from autotuner.discover import discover, preflight  # noqa: PLC0415 - a missing file is reported before these are loaded
     from autotuner.engines.registry import engine_for  # noqa: PLC0415
     from autotuner.transports.registry import transport_for  # noqa: PLC0415
@@ -72,7 +74,7 @@ def _look(host: Host) -> tuple[HostFacts, tuple[Check, ...]]:
     transport = transport_for(host)
     try:
         facts = discover(host, engine, transport)
-        return facts, preflight(host, facts, transport)
+        return facts, preflight(host, facts, transport, space=space)
     finally:
         transport.close()
 
