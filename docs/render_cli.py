@@ -34,13 +34,14 @@ for a global one, `AUTOTUNER_TUNE_UNTIL` for one of `tune`. Completion for bash:
 
 def render() -> str:
     """The whole document."""
-    with click.Context(cli, info_name="autotuner", terminal_width=WIDTH, max_content_width=WIDTH) as root:
+    settings = cli.context_settings | {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    with click.Context(cli, info_name="autotuner", **settings) as root:
         sections = [HEAD, _section("autotuner", cli.get_help(root))]
         for name in COMMANDS:
             command = cli.get_command(root, name)
             if command is None:
                 raise LookupError(f"`{name}` is listed but cannot be loaded")
-            with click.Context(command, info_name=name, parent=root, terminal_width=WIDTH, max_content_width=WIDTH) as context:
+            with click.Context(command, info_name=name, parent=root, **settings) as context:
                 sections.append(_section(f"autotuner {name}", command.get_help(context)))
     return "\n".join(sections)
 

@@ -27,9 +27,9 @@ class _Entry:
 
 
 COMMANDS: dict[str, _Entry] = {
-    "init": _Entry("check", "Lay out hosts/, search_spaces/ and recommendations/ in a folder."),
-    "check": _Entry("check", "Check files and list everything that is wrong in them."),
-    "schema": _Entry("check", "Print the JSON Schema of a kind of document."),
+    "init": _Entry("check", "Lay out hosts/, search_spaces/, workloads/ and recommendations/ with commented examples."),
+    "check": _Entry("check", "Check documents and say everything that is wrong with them, with line and column."),
+    "schema": _Entry("check", "Print the JSON Schema of a kind of document, for editors and other tools."),
     "doctor": _Entry("doctor", "Look a host over and say what would keep it from being tuned."),
     "tune": _Entry("tune", "Search a host for its best configurations and write the recommendations."),
     "status": _Entry("status", "Show the studies, how far they are and where their files lie."),
