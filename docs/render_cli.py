@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,7 +35,7 @@ for a global one, `AUTOTUNER_TUNE_UNTIL` for one of `tune`. Completion for bash:
 
 def render() -> str:
     """The whole document."""
-    settings = cli.context_settings | {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    settings: dict[str, Any] = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     with click.Context(cli, info_name="autotuner", **settings) as root:
         sections = [HEAD, _section("autotuner", cli.get_help(root))]
         for name in COMMANDS:
