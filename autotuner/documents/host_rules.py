@@ -104,7 +104,7 @@ def _zone_exists(name: str) -> bool:
 def _production(source: Source) -> None:
     manager = source.get("service", "manager")
     production = source.get("service", "production")
-    if manager in {"systemd", "container"} and production in {None, "auto"}:
+    if manager in ("systemd", "container") and production in (None, "auto"):
         key = "unit" if manager == "systemd" else "container"
         source.error(
             ("service", "production") if production else ("service",),

@@ -31,7 +31,7 @@ def _cells(source: Source) -> None:
     first: dict[tuple[object, ...], int] = {}
     for index, cell in source.mappings("cells"):
         key = (cell.get("context"), cell.get("concurrency"), cell.get("output_tokens", DEFAULT_OUTPUT_TOKENS))
-        if None in key:
+        if not all(isinstance(part, int) for part in key):
             continue
         if key in first:
             line = source.mark(("cells", first[key])).line
