@@ -10,6 +10,7 @@ from typing import Any
 
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
+from autotuner.services.onhost.processes import SERVICE_MARK, SESSION_MARK
 
 _INTERPRETER = re.compile(r"^(python|pypy)[0-9.]*$")
 _SHOWN_WORDS = 5
@@ -30,6 +31,17 @@ class Owner:
 
     def __str__(self) -> str:
         return f"{shown(self.argv)} (pid {self.pid})"
+
+    @property
+    def left_by_tuner(self) -> bool:
+        """Whether a tuner started it as a candidate."""
+        return bool(self.details["marks"][SESSION_MARK])
+
+    @property
+    def service(self) -> str | None:
+        """The name under which a service manager started it, if one did."""
+        mark = self.details["marks"][SERVICE_MARK]
+        return str(mark).partition("/")[0] if mark else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from autotuner.discover import gpus
 from autotuner.discover.discovery import disk_free
 from autotuner.discover.ports import Listener, listener_on, looks_like_engine
+from autotuner.discover.tenancy import tenant_of
 from autotuner.errors import AutotunerError
 from autotuner.model.facts import DrafterFacts, HostFacts
 from autotuner.model.host import Host
@@ -32,9 +33,12 @@ def preflight(host: Host, facts: HostFacts, transport: Transport, *, space: Sear
     try:
         host_side = HostSide(transport, pythons=("python3", host.engine.python))
         state = host_side.state
+        tenant = tenant_of(host, host_side)
         listener = listener_on(host.endpoint.port, host_side)
     except AutotunerError as error:
         return (Check(name="state-folder", status="fail", detail=error.message, hint=error.hint),)
+    if tenant is not None:  # what it does there would look like foreign processes
+        return (Check(name="lease", status="fail", detail=f"{host.name} is being tuned by {tenant}", hint="wait until that has ended"),)
     parts: list[Callable[[], tuple[Check, ...]]] = [
         lambda: (_state_folder(state, transport),),
         lambda: (_disk(host, state, transport),),
@@ -84,6 +88,9 @@ def _port(host: Host, listener: Listener) -> Check:
     port, owner = host.endpoint.port, listener.owner
     if not listener.listening:
         return Check(name="port", status="pass", detail=f"nothing listens on port {port}")
+    if owner is not None and owner.left_by_tuner:
+        detail = f"{owner} was left on port {port} by a tuner that died; the next start of the tuner stops it"
+        return Check(name="port", status="warning", detail=detail)
     if owner is None or not looks_like_engine(owner.argv, host):
         return Check(
             name="port",

@@ -14,9 +14,10 @@ from . import files, guard, inspection, lease, production, supervise
 def session_state(request: dict[str, Any]) -> dict[str, Any]:
     """What a session's folder says: is a snapshot left, does a watchdog run, how did the last restore end."""
     folder = Path(request["session"])
+    token = (files.read_json(folder / "snapshot.json") or {}).get("token")
     return {
-        "snapshot": (files.read_json(folder / "snapshot.json") or {}).get("token"),
-        "watchdog": guard.watching(folder),
+        "snapshot": token,
+        "watchdog": guard.watching(folder, token),
         "outcome": files.read_json(folder / "outcome.json"),
     }
 
@@ -42,6 +43,7 @@ COMMANDS = {
     "inspect": inspection.inspect,
     "owned": owned,
     "acquire": lease.acquire,
+    "leases": lease.holders,
     "break-lease": break_lease,
     "session": session_state,
     "arm": guard.arm,

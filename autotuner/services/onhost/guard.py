@@ -21,7 +21,7 @@ from typing import Any
 from . import detach, files, lease, processes, production, supervise
 
 _POLL_S = 0.2
-_ATTEMPTS = 8
+_ATTEMPTS = 6
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -29,29 +29,33 @@ _LONGEST_PAUSE_S = 60.0
 def arm(request: dict[str, Any]) -> dict[str, Any]:
     """Start the watchdog of ``{session}`` detached, unless it runs already; the reply is its ``{pid, started}``."""
     folder = Path(request["session"])
-    running = watching(folder)
+    snapshot = files.read_json(folder / "snapshot.json") or {}
+    running = watching(folder, snapshot.get("token"))
     return running if running is not None else detach.detached(lambda report: watch(folder, report))
 
 
-def watching(folder: Path) -> dict[str, Any] | None:
-    """``{pid, started}`` of the session's watchdog while it runs."""
+def watching(folder: Path, token: str | None) -> dict[str, Any] | None:
+    """``{pid, started, token}`` of the watchdog of the session with this token while it runs."""
     record = files.read_json(folder / "watchdog.json")
-    return record if record is not None and processes.alive(int(record["pid"]), int(record["started"])) else None
+    if record is None or record["token"] != token:
+        return None
+    return record if processes.alive(int(record["pid"]), int(record["started"])) else None
 
 
 def watch(folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
     """Wait for a reason to restore, restore until it has worked or is hopeless, end."""
-    own = processes.read(os.getpid())
-    record = {"pid": os.getpid(), "started": own.started if own else 0}
-    files.write_json(folder / "watchdog.json", record)
-    report(record)
     snapshot = files.read_json(folder / "snapshot.json")
     if snapshot is None:
+        report({"error": "there is no snapshot to watch over"})
         return
+    own = processes.read(os.getpid())
+    record = {"pid": os.getpid(), "started": own.started if own else 0, "token": snapshot["token"]}
+    files.write_json(folder / "watchdog.json", record)
+    report(record)
     reason = _await_reason(folder, snapshot)
     pause = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS):
-        if restore({"session": str(folder), "reason": reason})["ok"]:
+        if restore({"session": str(folder), "reason": reason, "token": snapshot["token"]})["ok"]:
             return
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE_S)
@@ -61,12 +65,12 @@ def watch(folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
 def restore(request: dict[str, Any]) -> dict[str, Any]:
     """Stop what the session ``{session, reason}`` started and have production serve as before; idempotent.
 
-    The reply and ``outcome.json`` are ``{ok, detail}``. On success the snapshot and the leases are removed.
+    With a ``token`` only that session is meant, not one that took its place since. The reply and ``outcome.json`` are ``{ok, detail}``. On success the snapshot and the leases are removed.
     """
     folder = Path(request["session"])
     with files.locked(folder / "restore.lock"):
         snapshot = files.read_json(folder / "snapshot.json")
-        if snapshot is None:
+        if snapshot is None or request.get("token", snapshot["token"]) != snapshot["token"]:
             return {"ok": True, "detail": "nothing is left to restore"}
         note(folder, f"restoring: {request.get('reason', 'asked to')}")
         trouble = _restore(folder, snapshot)

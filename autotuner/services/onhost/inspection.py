@@ -43,7 +43,7 @@ def inspect(request: dict[str, Any]) -> dict[str, Any]:
     owner = describe(launch)
     owner["listener"] = listener.pid
     owner["tree"] = sorted(processes.descendants([launch.pid], running))
-    owner["marks"] = {name: processes.environment(listener.pid).get(name) for name in (processes.SERVICE_MARK, processes.SESSION_MARK)}
+    owner["marks"] = {name: processes.environment(listener.pid).get(name) for name in processes.MARKS}
     return {"listening": True, "owner": owner}
 
 

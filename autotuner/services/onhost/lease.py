@@ -34,6 +34,12 @@ def acquire(request: dict[str, Any]) -> dict[str, Any]:
     return {"taken": [str(path) for path in taken]}
 
 
+def holders(request: dict[str, Any]) -> dict[str, Any]:
+    """The leases of ``{folder, names}`` that are held now, each ``{content, alive}``."""
+    found = (files.read_json(Path(request["folder"]) / f"{name}.json") for name in request["names"])
+    return {"held": [{"content": held, "alive": in_force(held)} for held in found if held is not None]}
+
+
 def release(paths: list[str], token: str) -> None:
     """Remove those of the leases that hold ``token``."""
     for path in map(Path, paths):

@@ -16,6 +16,8 @@ SERVICE_MARK = "AUTOTUNER_SERVICE"
 SESSION_MARK = "AUTOTUNER_SESSION"
 """Environment variable that names the tuning session which started the server."""
 
+MARKS = (SERVICE_MARK, SESSION_MARK)
+
 _DEAD = "ZXx"
 _POLL_S = 0.05
 

@@ -105,7 +105,7 @@ def _become(folder: Path, production: dict[str, Any], report: Callable[[dict[str
     for descriptor in (1, 2):
         os.dup2(_output(production.get("stdout" if descriptor == 1 else "stderr") or fallback, fallback), descriptor)
     _limit(production)
-    environment = {name: value for name, value in production["env"].items() if not name.startswith("AUTOTUNER_S")}
+    environment = {name: value for name, value in production["env"].items() if name not in processes.MARKS}
     _assume(production)
     os.umask(int(production.get("umask", 0o022)))
     os.chdir(production["cwd"])

@@ -103,7 +103,7 @@ def _supervise(request: dict[str, Any], folder: Path, secrets: dict[str, str], r
     detach.become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     mark = f"{request['name']}/{uuid.uuid4().hex}"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNER_S")}
+    inherited = {name: value for name, value in os.environ.items() if name not in processes.MARKS}
     environment = {**inherited, **request["env"], **secrets, processes.SERVICE_MARK: mark}
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     reader, writer = os.pipe()

@@ -1,0 +1,68 @@
+"""Failures of a launch, raised by their consequence."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from autotuner.errors import InfeasibleConfig, RetryTrial, StopStudy
+from autotuner.model.outcome import Consequence, Failure, Stage
+
+TAIL_LINES = 20
+
+
+class TransientFailure(RetryTrial):
+    """A server failed for a reason that another try may not meet; ``failure`` says which."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause, hint=failure.remedy)
+        self.failure = failure
+
+
+class HostFailure(StopStudy):
+    """A server failed because its host is in trouble; ``failure`` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause, hint=failure.remedy)
+        self.failure = failure
+
+
+def raise_failure(failure: Failure) -> NoReturn:
+    """Raise ``InfeasibleConfig``, ``RetryTrial`` or ``StopStudy``, each with the failure."""
+    if failure.consequence is Consequence.TRANSIENT:
+        raise TransientFailure(failure)
+    if failure.consequence is Consequence.HOST_BROKEN:
+        raise HostFailure(failure)
+    raise InfeasibleConfig(failure)
+
+
+def hung(stage: Stage, silent_s: float, limit_s: float, log: str) -> Failure:
+    """No new progress marker for longer than ``limits.stage_timeout_s``."""
+    return Failure(
+        kind="hung",
+        cls="hang",
+        stage=stage,
+        consequence=Consequence.INFEASIBLE,
+        cause=f"no progress for {silent_s:.0f} s in stage {stage} (limits.stage_timeout_s is {limit_s:g})",
+        remedy="if this stage is merely slow on this host, raise limits.stage_timeout_s; else see the end of the log",
+        evidence=tail(log),
+        confidence=0.5,
+    )
+
+
+def never_ready(stage: Stage, limit_s: float, log: str) -> Failure:
+    """The server did not generate a token within ``limits.ready_timeout_s``."""
+    return Failure(
+        kind="never-ready",
+        cls="hang",
+        stage=stage,
+        consequence=Consequence.INFEASIBLE,
+        cause=f"not ready after {limit_s:g} s (limits.ready_timeout_s); last stage {stage}",
+        remedy="if launches are merely slow on this host, raise limits.ready_timeout_s; else see the end of the log",
+        evidence=tail(log),
+        confidence=0.5,
+    )
+
+
+def tail(log: str) -> tuple[str, ...]:
+    """The last lines of a log that say something."""
+    return tuple([line.rstrip() for line in log.splitlines() if line.strip()][-TAIL_LINES:])

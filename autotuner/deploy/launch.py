@@ -1,0 +1,130 @@
+"""Waits for a started server: until it generates a token, dies, hangs, or a person asks to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from autotuner.deploy.failures import hung, never_ready, raise_failure
+from autotuner.deploy.logs import LogFollower
+from autotuner.deploy.production import foreign
+from autotuner.discover.ports import read_listener
+from autotuner.engines.base import Engine
+from autotuner.errors import Interrupted
+from autotuner.loadgen.control import ControlClient
+from autotuner.model.host import Host
+from autotuner.model.outcome import LaunchFacts, Stage
+from autotuner.services.base import Handle, LaunchSpec, ServiceManager
+from autotuner.services.hostside import HostSide
+from autotuner.services.onhost.sockets import TABLES, parse_listeners
+
+_POLL_S = 0.2
+_PROBE_TIMEOUT_S = 10.0
+_AFTERMATH_S = 2.0
+"""How long the children of a dead server may go on writing why."""
+
+
+@dataclass(kw_only=True)
+class Launch:
+    """One launch under way; ``wait`` follows it to its end."""
+
+    host: Host
+    engine: Engine
+    services: ServiceManager
+    host_side: HostSide
+    spec: LaunchSpec
+    handle: Handle
+    follower: LogFollower
+    on_stage: Callable[[Stage, float], None]
+    should_stop: Callable[[], bool]
+    alive: Callable[[], None]
+    stage: Stage = Stage.START
+    stage_s: dict[str, float] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+    progressed: float = field(default_factory=time.monotonic)
+    mine: bool = False
+    """Whether the listener on the port was seen to be this server."""
+
+    def wait(self) -> tuple[LaunchFacts, dict[str, object]]:
+        """Facts of the launch, and what the server says about itself.
+
+        Raises ``InfeasibleConfig``, ``RetryTrial`` or ``StopStudy`` when it died or hangs, ``Refused`` when another process took the port,
+        ``Interrupted`` when asked to stop.
+        """
+        self._reach(Stage.START)
+        with ControlClient(self.host.base_url, timeout_s=_PROBE_TIMEOUT_S) as client:
+            while not self._ready(client):
+                self.alive()
+                if self.should_stop():
+                    raise Interrupted(f"stopped while {self.spec.name} was starting (stage {self.stage})")
+                self._check_patience()
+                time.sleep(_POLL_S)
+            launch_s = time.monotonic() - self.begun
+            self._follow()
+            self._reach(Stage.READY)
+            info = self._info(client)
+        facts = self.engine.launch_facts(self.follower.text, info)
+        return replace(facts, argv=self.spec.argv, env=self.spec.env, launch_s=launch_s, stage_s=dict(self.stage_s)), info
+
+    def _ready(self, client: ControlClient) -> bool:
+        """Whether the server, and not another process, answers with a generated token. No answer yet is no failure."""
+        self._follow()
+        status = self.services.status(self.handle)
+        if not status.running:
+            self._explain_death(status.exit_code)
+        if not self._port_open():
+            return False
+        if not self.mine:
+            self._check_owner()
+        return client.status(self.engine.endpoints.ready) == 200 and self.services.status(self.handle).running
+
+    def _follow(self) -> None:
+        for line in self.follower.lines():
+            stage = self.engine.stage_of(line)
+            if stage is not None:
+                self.progressed = time.monotonic()
+                self._reach(stage)
+
+    def _reach(self, stage: Stage) -> None:
+        if stage not in self.stage_s:
+            elapsed = time.monotonic() - self.begun
+            self.stage, self.stage_s[stage] = stage, elapsed
+            self.on_stage(stage, elapsed)
+
+    def _port_open(self) -> bool:
+        for table in TABLES:
+            try:
+                text = self.host_side.transport.read(table).decode(errors="replace")
+            except FileNotFoundError:
+                continue
+            if self.host.endpoint.port in parse_listeners(text):
+                return True
+        return False
+
+    def _check_owner(self) -> None:
+        request = {"port": self.host.endpoint.port, "state": self.host_side.state, "name": self.spec.name}
+        reply = self.host_side.call("owned", request)
+        listener = read_listener(reply)
+        self.mine = bool(reply["ours"])
+        started_here = listener.owner is not None and listener.owner.service == self.spec.name
+        if listener.listening and not self.mine and not started_here:
+            raise foreign(self.host, listener)
+
+    def _explain_death(self, exit_code: int | None) -> None:
+        self._check_owner()
+        self.services.stop(self.handle, timeout_s=_AFTERMATH_S)
+        self._follow()
+        raise_failure(self.engine.classify(self.follower.text, exit_code=exit_code, stage=self.stage))
+
+    def _check_patience(self) -> None:
+        limits, now = self.host.limits, time.monotonic()
+        if now - self.begun > limits.ready_timeout_s:
+            raise_failure(never_ready(self.stage, limits.ready_timeout_s, self.follower.text))
+        if now - self.progressed > limits.stage_timeout_s:
+            raise_failure(hung(self.stage, now - self.progressed, limits.stage_timeout_s, self.follower.text))
+
+    def _info(self, client: ControlClient) -> dict[str, object]:
+        path = self.engine.endpoints.info
+        answer = client.get_json(path) if path else {}
+        return dict(answer) if isinstance(answer, dict) else {}

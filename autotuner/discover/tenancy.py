@@ -1,0 +1,39 @@
+"""Who tunes a host now. One tuner at a time: two would measure each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotuner.model.host import Host
+from autotuner.services.hostside import HostSide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """The holder of a lease."""
+
+    who: str
+    purpose: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"{self.who} since {self.since}: {self.purpose}"
+
+
+def lease_names(host: Host) -> tuple[str, ...]:
+    """What a tuner needs for itself, whatever the host document is called: the machine's GPUs and the port; of a simulated host the port."""
+    port = f"port-{host.endpoint.port}"
+    return (port,) if host.simulate is not None else ("gpus", port)
+
+
+def tenant(content: Mapping[str, Any]) -> Tenant:
+    """The holder that a lease names."""
+    return Tenant(who=str(content.get("holder", "?")), purpose=str(content.get("purpose", "?")), since=str(content.get("since", "?")))
+
+
+def tenant_of(host: Host, host_side: HostSide) -> Tenant | None:
+    """Who tunes this host now, if anybody; the lease of a dead tuner does not count."""
+    reply = host_side.call("leases", {"folder": host_side.leases, "names": list(lease_names(host))})
+    return next((tenant(lease["content"]) for lease in reply.get("held", []) if lease["alive"]), None)
