@@ -230,3 +230,21 @@ def test_every_command_loads_and_has_the_help_that_the_list_shows(name: str) -> 
     assert command.help
     undocumented = [option.name for option in command.params if isinstance(option, click.Option) and not option.help]
     assert undocumented == []
+
+
+def test_an_unforeseen_error_that_no_file_takes_is_printed_in_full(
+    command: Callable[[Callable[[], object]], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    monkeypatch.setenv("STATE_DIRECTORY", str(occupied / "state"))
+    monkeypatch.setattr("tempfile.tempdir", str(occupied / "tmp"))
+    command(raising(ZeroDivisionError("x")))
+
+    assert run(["doctor"]) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.splitlines()[-2:] == [
+        "error: unexpected ZeroDivisionError: x",
+        "hint: this is a bug in autotuner: please report it with the traceback above",
+    ]

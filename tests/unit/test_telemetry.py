@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -93,3 +94,25 @@ def test_an_exception_is_kept_with_its_traceback(capsys: pytest.CaptureFixture[s
 
     line = json.loads(capsys.readouterr().err)
     assert "ValueError: invalid literal" in line["exception"]
+
+
+class _Closed(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_standard_error_that_nobody_reads_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    telemetry.configure("info")
+    monkeypatch.setattr(sys, "stderr", _Closed())
+
+    telemetry.logger("x").info("into the void")
+
+
+def test_a_line_that_cannot_be_formatted_is_reported_and_does_not_end_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("info")
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if isinstance(handler, telemetry._Stderr)]
+
+    logging.getLogger("some.library").warning("%d trials", "many")
+
+    assert "%d trials" in capsys.readouterr().err
