@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from autotuner.errors import AutotunerError, Refused, StopStudy
 from autotuner.model.document import Scalar
+from autotuner.model.facts import Fingerprint
 from autotuner.model.measurement import RequestRecord
 from autotuner.model.trial import TrialRecord
 from autotuner.model.workload import Workload
@@ -58,6 +59,11 @@ class StudyMeta:
     workloads: tuple[Workload, ...]
     """Of the latest run; trials are derived for others from the same cells."""
     schema: int = SCHEMA
+
+    @property
+    def digest(self) -> str:
+        """Of the fingerprint."""
+        return Fingerprint(**self.fingerprint).digest  # type: ignore[arg-type]
 
 
 _META = TypeAdapter(StudyMeta)
@@ -156,6 +162,13 @@ def studies(state: Path) -> tuple[RecordStore, ...]:
     """Every study under a state folder, oldest first."""
     found = [path.parent for path in (state / "studies").glob("*/meta.json")]
     return tuple(RecordStore(folder) for folder in sorted(found, key=lambda folder: (folder / "meta.json").stat().st_mtime))
+
+
+def trial_json(record: TrialRecord) -> dict[str, object]:
+    """A launch as plain values, as it stands in ``results.jsonl``."""
+    plain: dict[str, object] = _TRIAL.dump_python(record, mode="json")
+    config = record.config
+    return {**plain, "config": {"parameters": dict(config), "extra_args": list(config.extra_args), "digest": config.digest}}
 
 
 def _compact(record: RequestRecord) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class Study:
             study = optuna.create_study(
                 study_name=_objective_digest(self.workloads), storage=storage, directions=self._directions, load_if_exists=True
             )
-            study.set_metric_names([workload.name for workload in self.workloads])
+            study.set_user_attr("workloads", [workload.name for workload in self.workloads])
         return study
 
     def _settle(self) -> tuple[Requeued, ...]:

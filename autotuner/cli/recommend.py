@@ -1,0 +1,58 @@
+"""The ``recommend`` command: what a study recommends, from its records alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from autotuner.cli.options import Options
+from autotuner.errors import NothingFeasible, UsageError
+
+
+@click.command(short_help="Print or write what a study recommends.")
+@click.argument("host")
+@click.option("--workload", help="Only this workload.")
+@click.option("--study", help="A study by name.  [default: the host's newest]")
+@click.option(
+    "--write", "write_to", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Write FOLDER/HOST/WORKLOAD.yaml."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
+@click.pass_obj
+def recommend(options: Options, host: str, *, workload: str | None, study: str | None, write_to: Path | None, as_json: bool) -> int:
+    """Print or write what a study of HOST recommends. The host is not contacted."""
+    from autotuner.cli.status import pick_study  # noqa: PLC0415 - `--help` needs none of these
+    from autotuner.cli.summary import recommendation_text  # noqa: PLC0415
+    from autotuner.documents import dump, load_host, load_space, write  # noqa: PLC0415
+    from autotuner.engines.registry import engine_for  # noqa: PLC0415
+    from autotuner.model.events import Phase  # noqa: PLC0415
+    from autotuner.tuner.night import recommendations  # noqa: PLC0415
+
+    target = load_host(host)
+    store, meta = pick_study(options.state_dir, study or target.name)
+    if meta.host != target.name:
+        raise UsageError(f"study {meta.study} is of {meta.host}, not of {target.name}", hint="`autotuner status` lists the studies")
+    baseline = next((record.config for record in reversed(store.trials()) if record.phase is Phase.BASELINE), None)
+    if baseline is None:
+        raise NothingFeasible(f"study {meta.study} has no baseline yet", hint="run `autotuner tune` first")
+    try:
+        space = load_space(meta.space)
+    except UsageError:
+        space = None  # only the check for values at a bound needs it
+    found = recommendations(target, space=space, store=store, meta=meta, engine=engine_for(target), baseline=baseline)
+    if workload is not None and workload not in {item.name for item in meta.workloads}:
+        names = ", ".join(item.name for item in meta.workloads)
+        raise UsageError(f"study {meta.study} has no workload `{workload}` (it has {names})", hint="tune for it: `--workload`")
+    chosen = {name: document for name, document in found.items() if workload in (None, name)}
+    if not chosen:
+        raise NothingFeasible(f"study {meta.study} holds no measured configuration for that", hint="`autotuner trials` lists why")
+    for name, document in chosen.items():
+        if write_to is not None:
+            write(document, write_to / target.name / f"{name}.yaml")
+        click.echo(recommendation_text(document), err=True)
+    if as_json:
+        click.echo(json.dumps({name: document.model_dump(mode="json") for name, document in chosen.items()}, indent=2, ensure_ascii=False))
+    else:
+        click.echo("---\n".join(dump(document) for document in chosen.values()), nl=False)
+    return 0

@@ -1,0 +1,140 @@
+"""The ``tune`` command: the night itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autotuner.cli.options import Options
+
+if TYPE_CHECKING:
+    from autotuner.tuner.night import NightPlan
+
+_DEFAULT_TRIALS = 60
+
+
+def _numbers(_context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(sorted({int(part) for part in value.split(",")}))
+    except ValueError:
+        numbers = ()
+    if not numbers or numbers[0] < 1:
+        raise click.BadParameter(f"`{value}` is not a list of whole numbers above zero, like {parameter.default}")
+    return numbers
+
+
+@click.command(short_help="Search a host for its best configurations and write the recommendations.")
+@click.argument("host")
+@click.option("--space", required=True, help="Search space: a name or a file.")
+@click.option(
+    "--workload", "workloads", multiple=True, help="Workload to tune for, a name or a file; may be given again.  [default: all three]"
+)
+@click.option(
+    "--trials", type=click.IntRange(min=1), help=f"Launches, confirmation not counted.  [default: {_DEFAULT_TRIALS} without a time]"
+)
+@click.option("--until", metavar="HH:MM", help="Be done by this time of day, confirmation included.")
+@click.option("--budget", metavar="DURATION", help="Be done after this long, like 9h or 1h30m.")
+@click.option("--confirm-rounds", type=click.IntRange(min=0), default=4, help="Interleaved launches of baseline and finalists.")
+@click.option("--contexts", default="60,1024,4096", callback=_numbers, help="Prompt lengths of the matrix, in tokens.")
+@click.option("--concurrency", default="1,8,32,64,128", callback=_numbers, help="Requests in flight of the matrix.")
+@click.option("--output-tokens", type=click.IntRange(min=1), default=512, help="Longest answer, in tokens.")
+@click.option("--window", type=click.FloatRange(min=0.1), default=4.0, help="Steady window per cell, in seconds.")
+@click.option("--warmup", type=click.FloatRange(min=0), default=1.5, help="Warm-up per cell at its concurrency, in seconds.")
+@click.option(
+    "--recommendations", type=click.Path(file_okay=False, path_type=Path), default=Path("recommendations"), help="Folder to write into."
+)
+@click.option("--new-study", is_flag=True, help="Start over beside an older study of this host, model and space.")
+@click.option("--seed", type=int, default=0, help="Of the search and of the prompts.")
+@click.option("--dry-run", is_flag=True, help="Print the first command lines and the plan with its hours; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per event on standard error, the result on standard output.")
+@click.pass_obj
+def tune(
+    options: Options,
+    host: str,
+    *,
+    space: str,
+    workloads: tuple[str, ...],
+    trials: int | None,
+    until: str | None,
+    budget: str | None,
+    confirm_rounds: int,
+    contexts: tuple[int, ...],
+    concurrency: tuple[int, ...],
+    output_tokens: int,
+    window: float,
+    warmup: float,
+    recommendations: Path,
+    new_study: bool,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Search HOST for its best configurations and write the recommendations.
+
+    HOST is a name (`hosts/NAME.yaml`) or a path. The same command continues where an earlier one stopped. Ctrl-C once finishes the
+    measurement, twice stops at once; what served before is started again in every case.
+    """
+    from autotuner.documents import load_host, load_space, load_workload  # noqa: PLC0415 - `--help` needs none of these
+    from autotuner.loadgen.cells import CellPlan  # noqa: PLC0415
+    from autotuner.tuner.night import NightPlan  # noqa: PLC0415
+    from autotuner.tuner.times import run_seconds  # noqa: PLC0415
+    from autotuner.tuner.tuner import Budget  # noqa: PLC0415
+
+    target = load_host(host)
+    seconds = run_seconds(target, until=until, budget=budget, now_utc=dt.datetime.now(dt.UTC))
+    plan = NightPlan(
+        host=target,
+        space=load_space(space),
+        workloads=tuple(load_workload(name) for name in workloads),
+        contexts=contexts,
+        concurrency=concurrency,
+        output_tokens=output_tokens,
+        cell_plan=CellPlan(window_s=window, warmup_s=warmup, request_timeout_s=target.limits.request_timeout_s, seed=seed),
+        budget=Budget(trials=trials if trials or seconds is not None else _DEFAULT_TRIALS, confirm_rounds=confirm_rounds),
+        seconds=seconds,
+        state=options.state_dir,
+        recommendations=recommendations,
+        new_study=new_study,
+        seed=seed,
+    )
+    return _dry_run(plan, as_json=as_json) if dry_run else _run(plan, color=options.color, as_json=as_json)
+
+
+def _run(plan: NightPlan, *, color: bool, as_json: bool) -> int:
+    from autotuner.cli.console import listener  # noqa: PLC0415
+    from autotuner.cli.summary import summary, summary_json  # noqa: PLC0415
+    from autotuner.tuner.night import run_night  # noqa: PLC0415
+    from autotuner.tuner.stop import StopRequest, on_signals  # noqa: PLC0415
+
+    stop = StopRequest()
+    tty = sys.stderr.isatty() and not as_json
+    with listener(sys.stderr, json=as_json, tty=tty, color=color, metrics=_metrics(plan)) as watch, on_signals(stop, _say):
+        result = run_night(plan, listener=watch, stop=stop, clock=time.monotonic)
+    click.echo(json.dumps(summary_json(result), indent=2, ensure_ascii=False) if as_json else summary(result))
+    return 0
+
+
+def _dry_run(plan: NightPlan, *, as_json: bool) -> int:
+    from autotuner.cli.summary import preview_json, preview_text  # noqa: PLC0415
+    from autotuner.tuner.preview import preview  # noqa: PLC0415
+
+    seen = preview(plan, listener=lambda event: _say(getattr(event, "message", "")))
+    click.echo(json.dumps(preview_json(seen), indent=2, ensure_ascii=False) if as_json else preview_text(seen))
+    return 0
+
+
+def _metrics(plan: NightPlan) -> dict[str, str]:
+    from autotuner.model.workload import builtin_workloads  # noqa: PLC0415
+
+    shown = plan.workloads or builtin_workloads(context_served=sys.maxsize)
+    return {workload.name: workload.objective for workload in shown}
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,249 @@
+"""Night: one run on one host, from documents to recommendations, with the host as it was at the end."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotuner.decide.recommend import Case, recommend
+from autotuner.deploy import HostSession
+from autotuner.discover import discover, preflight
+from autotuner.documents import write
+from autotuner.engines.base import Engine
+from autotuner.engines.registry import engine_for
+from autotuner.engines.sglang.drafter import check_drafter
+from autotuner.errors import Refused, UsageError
+from autotuner.loadgen.cells import CellPlan
+from autotuner.model.configuration import Configuration
+from autotuner.model.events import Listener, Notice, StudyOpened
+from autotuner.model.facts import HostFacts
+from autotuner.model.host import Host
+from autotuner.model.recommendation import Check, Recommendation
+from autotuner.model.space import SearchSpace
+from autotuner.model.workload import Cell, Workload, builtin_workloads, matrix
+from autotuner.records import RecordStore, StudyMeta
+from autotuner.runner import Runner
+from autotuner.services.registry import manager_for
+from autotuner.transports.base import Transport
+from autotuner.transports.registry import transport_for
+from autotuner.tuner.matrix import jobs_for
+from autotuner.tuner.opening import locate, open_study, study_name
+from autotuner.tuner.stop import StopRequest
+from autotuner.tuner.tuner import Budget, Tuner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightPlan:
+    """What a person asked for."""
+
+    host: Host
+    space: SearchSpace
+    workloads: tuple[Workload, ...]
+    """Empty: the three that are built in."""
+    contexts: tuple[int, ...]
+    concurrency: tuple[int, ...]
+    output_tokens: int
+    cell_plan: CellPlan
+    budget: Budget
+    seconds: float | None
+    """How long the run may take; ``None`` for no limit."""
+    state: Path
+    recommendations: Path
+    new_study: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One recommendation, and where it was written."""
+
+    path: Path
+    document: Recommendation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightResult:
+    """What a run came to."""
+
+    study: str
+    written: tuple[Written, ...]
+    without: tuple[str, ...]
+    """Workloads for which nothing could be measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """A host that was reached and looked over."""
+
+    transport: Transport
+    engine: Engine
+    facts: HostFacts
+    workloads: tuple[Workload, ...]
+    cells: tuple[Cell, ...]
+
+
+@contextmanager
+def reach(plan: NightPlan, listener: Listener) -> Iterator[Surroundings]:
+    """Reach the host, discover it, and refuse it when something would keep it from being tuned. Nothing on it is changed."""
+    if plan.host.load.source == "host":
+        raise UsageError("`load: {from: host}` is not available in this version", hint="use `from: controller`")
+    if plan.space.engine != plan.host.engine.name:
+        raise UsageError(
+            f"space {plan.space.name} is for {plan.space.engine}, but {plan.host.name} serves with {plan.host.engine.name}",
+            hint="choose another --space",
+        )
+    engine, transport = engine_for(plan.host), transport_for(plan.host)
+    try:
+        facts = discover(plan.host, engine, transport)
+        checks = [*preflight(plan.host, facts, transport), *_drafter_warnings(facts, plan.space)]
+        _refuse_unfit(plan.host, checks)
+        for check in checks:
+            if check.status == "warning":
+                listener(Notice(level="warning", message=check.detail))
+        workloads, cells = _what_to_measure(plan, facts)
+        jobs_for(workloads, cells, seed=plan.seed)
+        yield Surroundings(transport=transport, engine=engine, facts=facts, workloads=workloads, cells=cells)
+    finally:
+        transport.close()
+
+
+def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: Callable[[], float]) -> NightResult:
+    """Tune the host and write its recommendations.
+
+    Raises what ends a run: ``Interrupted``, ``Refused``, ``StopStudy``, ``NothingFeasible``, ``NotRestored``. Whatever is raised, the host
+    has been restored first, or ``NotRestored`` says that it could not be.
+    """
+    deadline = None if plan.seconds is None else clock() + plan.seconds
+    with reach(plan, listener) as there:
+        store = locate(plan.state, study_name(plan.host, plan.space), new=plan.new_study)
+        store.read_meta()  # a newer schema is refused before anything on the host is touched
+        session = HostSession(
+            plan.host,
+            there.engine,
+            there.transport,
+            manager_for(plan.host, there.transport),
+            holder=f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})",
+            purpose=f"tune {store.folder.name}",
+            on_notice=lambda text: listener(Notice(level="warning", message=text)),
+        )
+        with session:
+            study, meta, resumed = open_study(
+                store, host=plan.host, space=plan.space, facts=there.facts, workloads=there.workloads, seed=plan.seed
+            )
+            listener(
+                StudyOpened(
+                    study=meta.study,
+                    resumed=resumed,
+                    trials=len(study.records),
+                    workloads=tuple(workload.name for workload in there.workloads),
+                    simulated=meta.simulated,
+                )
+            )
+            live = there.engine.read_argv(session.production.argv, host=plan.host) if session.production else None
+            tuner = Tuner(
+                study=study,
+                runner=Runner(
+                    session=session,
+                    engine=there.engine,
+                    host=plan.host,
+                    facts=there.facts,
+                    space=plan.space,
+                    store=store,
+                    plan=plan.cell_plan,
+                    listener=listener,
+                ),
+                facts=there.facts,
+                cells=there.cells,
+                live=live,
+                budget=plan.budget,
+                stop=stop,
+                listener=listener,
+                clock=clock,
+                deadline_s=deadline,
+                seed=plan.seed,
+            )
+            tuner.run()
+        return conclude(
+            plan.host,
+            space=plan.space,
+            store=store,
+            meta=meta,
+            engine=there.engine,
+            baseline=tuner.baseline,
+            folder=plan.recommendations,
+        )
+
+
+def conclude(
+    host: Host, *, space: SearchSpace | None, store: RecordStore, meta: StudyMeta, engine: Engine, baseline: Configuration, folder: Path
+) -> NightResult:
+    """Write what the study recommends."""
+    documents = recommendations(host, space=space, store=store, meta=meta, engine=engine, baseline=baseline)
+    written = []
+    for workload in meta.workloads:
+        document = documents.get(workload.name)
+        if document is not None:
+            path = folder / host.name / f"{workload.name}.yaml"
+            write(document, path)
+            written.append(Written(path=path, document=document))
+    missing = tuple(workload.name for workload in meta.workloads if workload.name not in documents)
+    return NightResult(study=meta.study, written=tuple(written), without=missing)
+
+
+def recommendations(
+    host: Host, *, space: SearchSpace | None, store: RecordStore, meta: StudyMeta, engine: Engine, baseline: Configuration
+) -> dict[str, Recommendation]:
+    """Workload → recommendation, from the records alone."""
+    case = Case(
+        host=host,
+        study=meta.study,
+        tool=meta.tool,
+        driver=meta.driver,
+        fingerprint=meta.digest,
+        fingerprint_fields=meta.fingerprint,
+        facts=meta.facts,
+        simulated=meta.simulated,
+        trials=store.trials(),
+        baseline=baseline,
+        space=space,
+        measuring_flags=engine.measuring_flags,
+    )
+    found = {workload.name: recommend(workload, case) for workload in meta.workloads}
+    return {name: document for name, document in found.items() if document is not None}
+
+
+def _what_to_measure(plan: NightPlan, facts: HostFacts) -> tuple[tuple[Workload, ...], tuple[Cell, ...]]:
+    served = facts.context_served or max(plan.contexts) + plan.output_tokens
+    workloads = plan.workloads or builtin_workloads(
+        context_served=served, contexts=plan.contexts, concurrency=plan.concurrency, output_tokens=plan.output_tokens
+    )
+    too_long = [
+        f"{workload.name} ({cell})" for workload in workloads for cell in workload.cells if cell.context + cell.output_tokens > served
+    ]
+    if too_long:
+        raise UsageError(
+            f"{', '.join(too_long)}: longer than the {served} tokens that {plan.host.name} serves",
+            hint="shorten the cells, or raise `context_length` in the host file",
+        )
+    cells = matrix(workloads, context_served=served, contexts=plan.contexts, concurrency=plan.concurrency, output_tokens=plan.output_tokens)
+    return workloads, cells
+
+
+def _drafter_warnings(facts: HostFacts, space: SearchSpace) -> tuple[Check, ...]:
+    return check_drafter(facts.drafter, facts.model, space) if facts.drafter else ()
+
+
+def _refuse_unfit(host: Host, checks: Sequence[Check]) -> None:
+    failed = [check for check in checks if check.status == "fail"]
+    if failed:
+        details = "; ".join(check.detail for check in failed)
+        hints = [check.hint for check in failed if check.hint]
+        raise Refused(
+            f"{host.name} cannot be tuned as it is: {details}",
+            hint=hints[0] if len(failed) == 1 and hints else f"`autotuner doctor {host.name}` shows each with its remedy",
+        )

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+
+from autotuner.errors import AutotunerError, Refused, StopStudy
+from autotuner.model.measurement import RequestRecord
+from autotuner.records import SCHEMA, RecordStore, state_dir, studies
+from tests import builders as b
+
+
+def store(tmp_path):
+    return RecordStore(b.folder(tmp_path))
+
+
+def test_a_launch_is_read_back_as_it_was_written(tmp_path):
+    kept = store(tmp_path)
+    records = [b.measured(0, b.config(block=8, window="none"), (1.0, 2.0, 3.0)), b.failed(1, b.config(graphs=False))]
+    for record in records:
+        kept.append(record)
+    assert kept.trials() == tuple(records)
+
+
+def test_a_torn_last_line_costs_only_that_launch_and_no_later_one(tmp_path):
+    kept = store(tmp_path)
+    kept.append(b.measured(0, b.config(), (1.0, 2.0, 3.0)))
+    path = kept.folder / "results.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 2])
+    kept.append(b.measured(1, b.config(graphs=False), (4.0, 5.0, 6.0)))
+    assert [record.number for record in kept.trials()] == [0, 1]
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path, monkeypatch):
+    kept = store(tmp_path)
+    kept.append(b.measured(0, b.config(), (1.0, 2.0, 3.0)))
+
+    def full(descriptor, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(AutotunerError, match="No space left on device") as caught:
+        kept.append(b.measured(1, b.config(graphs=False), (4.0, 5.0, 6.0)))
+    assert "continues where it stopped" in caught.value.hint
+    monkeypatch.undo()
+    assert [record.number for record in kept.trials()] == [0]
+
+
+def test_raw_requests_are_kept_compressed_one_line_each(tmp_path):
+    import gzip
+
+    kept = store(tmp_path)
+    rows = [
+        RequestRecord(index=0, lane=0, domain="code", start_s=0.5, chunks=((0.7, 3), (0.9, 6)), completion_tokens=6),
+        RequestRecord(index=1, lane=1, domain="code", start_s=0.5, error="http-500", detail="boom"),
+    ]
+    kept.write_cell(4, "ctx60-c2-out8", rows)
+    lines = gzip.decompress((kept.folder / "trials" / "4" / "ctx60-c2-out8.jsonl.gz").read_bytes()).splitlines()
+    assert [json.loads(line).get("error") for line in lines] == [None, "http-500"]
+    assert json.loads(lines[0])["chunks"] == [[0.7, 3], [0.9, 6]]
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    kept = store(tmp_path)
+    (kept.folder / "meta.json").write_text(json.dumps({"schema": SCHEMA + 1}))
+    with pytest.raises(Refused, match=f"schema {SCHEMA + 1}"):
+        kept.read_meta()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'])
+def test_a_broken_meta_file_stops_with_a_sentence(tmp_path, text):
+    kept = store(tmp_path)
+    (kept.folder / "meta.json").write_text(text)
+    with pytest.raises(StopStudy, match=r"meta\.json") as caught:
+        kept.read_meta()
+    assert caught.value.hint
+
+
+def test_state_folder_comes_from_the_argument_then_systemd_then_the_platform(monkeypatch, tmp_path):
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}/unit:{tmp_path}/other")
+    assert state_dir("/elsewhere").as_posix() == "/elsewhere"
+    assert state_dir().as_posix() == f"{tmp_path}/unit"
+    monkeypatch.delenv("STATE_DIRECTORY")
+    assert state_dir().name == "autotuner"
+
+
+def test_a_folder_without_studies_has_none(tmp_path):
+    assert studies(tmp_path) == ()
