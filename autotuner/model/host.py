@@ -142,6 +142,17 @@ class SimulatedGpu(Strict):
     driver: str = "580.0"
 
 
+class SimulatedFault(Strict):
+    """A fault that a simulated server is given, for tests and drills of what the tuner does about it."""
+
+    kind: Literal["die", "hang", "http-500", "in-band-error", "malformed-stream", "never-ready", "slow-start"]
+    """``die`` ends the server, ``hang`` stalls requests; the first five strike requests, the last two the start of the server."""
+    after_requests: int = Field(default=0, ge=0, description="Completion requests that are served before it strikes.")
+    requests: int | None = Field(default=1, ge=1, description="How many requests it strikes; null for all that follow.")
+    seconds: float = Field(default=0.0, ge=0, description="What slow-start adds to the launch.")
+    launch: str | None = Field(default=None, description="Only launches whose name contains this.")
+
+
 class Simulate(Strict):
     """Serve with the simulated engine instead of a real one; every result is marked ``simulated: true``."""
 
@@ -150,6 +161,7 @@ class Simulate(Strict):
     launch_seconds: float = Field(default=1.0, ge=0, description="Wall-clock seconds that a simulated launch takes.")
     noise: float = Field(default=0.01, ge=0, le=0.5, description="Standard deviation of the multiplicative noise.")
     seed: int = 0
+    faults: tuple[SimulatedFault, ...] = Field(default=(), description="Faults to inject; none unless something is being tested.")
 
 
 class Host(Document):
