@@ -87,9 +87,12 @@ class Launch:
                 self._reach(stage)
 
     def _reach(self, stage: Stage) -> None:
+        """Note the arrival at a stage. With a drafter some stages come twice: the first time is told, the last is where it is."""
+        if stage is not Stage.STOP:
+            self.stage = stage
         if stage not in self.stage_s:
             elapsed = time.monotonic() - self.begun
-            self.stage, self.stage_s[stage] = stage, elapsed
+            self.stage_s[stage] = elapsed
             self.on_stage(stage, elapsed)
 
     def _port_open(self) -> bool:

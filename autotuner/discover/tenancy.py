@@ -23,7 +23,7 @@ class Tenant:
 
 
 def lease_names(host: Host) -> tuple[str, ...]:
-    """What a tuner needs for itself, whatever the host document is called: the machine's GPUs and the port; of a simulated host the port."""
+    """What a tuner needs for itself, whatever the document is called: the machine's GPUs and the port; simulated: the port."""
     port = f"port-{host.endpoint.port}"
     return (port,) if host.simulate is not None else ("gpus", port)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autotuner.documents.hints import near, shown
+from autotuner.documents.hints import near, shown, written
 from autotuner.documents.source import Path, Source
 from autotuner.model.document import Scalar
 from autotuner.model.kleene import same
@@ -101,6 +101,8 @@ def _check_value(source: Source, path: Path, concept: str, value: object) -> Non
         hint = f"write {_SWITCH_WORDS[value.lower()]}: in YAML 1.2 {value} is text"
     elif kind is _WORD and isinstance(value, bool):
         hint = "quote it: 'off'" if value is False else "quote it if it is text"
+    elif concept == "window" and isinstance(value, str):
+        hint = "did you mean 'none'?" if value.lower() in {"none", "off", "all", "full"} else None
     source.error(path, f"'{concept}' must be {kind.words}, but is {shown(value)}", hint)
 
 
@@ -111,11 +113,11 @@ def _check_choices(source: Source, path: Path) -> None:
         if not isinstance(choice, str | int | float):
             continue
         if any(same(choice, earlier) for earlier in scalars):
-            source.error((*path, "choices", index), f"the choice {shown(choice)} is there twice", "remove one of them")
+            source.error((*path, "choices", index), f"the choice {written(choice)} is there twice", "remove one of them")
         scalars.append(choice)
     if len(choices) == 1 and len(scalars) == 1:
         source.warning(
             (*path, "choices"),
             f"'{path[-1]}' has a single choice, so there is nothing to search",
-            f"write it under fixed: {{{path[-1]}: {choices[0]}}}",
+            f"write it under fixed: {{{path[-1]}: {written(choices[0])}}}",
         )

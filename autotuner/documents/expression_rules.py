@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from autotuner.documents.hints import did_you_mean, near
+from autotuner.documents.hints import did_you_mean
 from autotuner.documents.source import Mark, Path, Source
 from autotuner.model.expressions import Expression, ExpressionError
 from autotuner.model.facts import FACT_NAMES
@@ -39,7 +39,7 @@ def _parse(source: Source, path: Path, text: str) -> Expression | None:
         source.report(_place(source, path, error.column), f"in the expression: {error.message}", error.hint)
         return None
     if not expression.condition:
-        source.error(path, f"'{text}' is a value, not a condition", "compare it with something, as in: tp * pp <= gpus")
+        source.error(path, f"`{text}` is a value, not a condition", "compare it with something, as in: tp * pp <= gpus")
     return expression
 
 
@@ -78,8 +78,7 @@ def _check_texts(source: Source, path: Path, expression: Expression) -> None:
     known = _text_values(source, expression.names)
     for text in expression.constants:
         if known and isinstance(text, str) and text not in known:
-            match = near(text, known)
-            hint = f"did you mean '{match}'?" if match else f"known are: {', '.join(known)}"
+            hint = did_you_mean(text, known)
             place = _place(source, path, _column(expression.text, text))
             source.report(place, f"no parameter in this expression can be '{text}'", hint, severity="warning")
 

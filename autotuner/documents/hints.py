@@ -16,13 +16,21 @@ def near(word: object, options: Iterable[str]) -> str | None:
     return known[matches[0]] if matches else None
 
 
+def near_miss(word: object, options: Iterable[str]) -> str | None:
+    """``did you mean 'x'?``, or nothing where no option is near."""
+    match = near(word, options)
+    return f"did you mean '{match}'?" if match is not None and match != word else None
+
+
 def did_you_mean(word: object, options: Iterable[str], *, otherwise: str = "known are") -> str:
     """``did you mean 'x'?``, or the list of what is known."""
     listed = list(options)
-    match = near(word, listed)
-    if match is not None and match != word:
-        return f"did you mean '{match}'?"
-    return f"{otherwise}: {', '.join(listed)}"
+    return near_miss(word, listed) or f"{otherwise}: {', '.join(listed)}"
+
+
+def written(value: object) -> str:
+    """A value as it is written in a document."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shown(value: object, limit: int = 60) -> str:

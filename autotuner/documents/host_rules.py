@@ -40,7 +40,7 @@ def _secrets(source: Source) -> None:
     for path in (("engine", "env"), ("service", "production", "env")):
         check_env(source, path)
         for name in source.mapping("secrets"):
-            if path[0] == "engine" and name in source.mapping(*path):
+            if path[0] == "engine" and name in source.mapping(*path) and not secret_like(name):
                 source.error((*path, name), f"'{name}' stands under engine.env and under secrets", "keep the one under secrets", key=True)
     for path in (("engine", "args"), ("service", "production", "argv")):
         for index, word in enumerate(source.items(*path)):

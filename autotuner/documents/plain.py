@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from autotuner.documents.hints import did_you_mean, near, shown
+from autotuner.documents.hints import did_you_mean, near, near_miss, shown, written
 from autotuner.documents.keys import Schema, allowed, split
 from autotuner.documents.source import Path, Source
 from autotuner.model.space import CONCEPTS
@@ -162,7 +163,9 @@ def _choice(item: _Found) -> Words:
     options, value = _options(_context(item)["expected"]), item.details["input"]
     if len(options) == 1:
         return f"'{_key(item)}' must be {options[0]}, but is {shown(value)}", f"write {options[0]}"
-    return f"'{_key(item)}' must be one of {', '.join(options)}, but is {shown(value)}", did_you_mean(value, options)
+    # A choice that stands beside models in a union: a mapping would have been right, too.
+    also = " or a mapping" if item.branches and item.branches[-1][0] == item.path else ""
+    return f"'{_key(item)}' must be one of {', '.join(options)}{also}, but is {shown(value)}", near_miss(value, options)
 
 
 def _pattern(item: _Found) -> Words:
@@ -190,7 +193,7 @@ def _wrong_tag(item: _Found) -> Words:
     context = _context(item)
     options, value = _options(context["expected_tags"]), context["tag"]
     name = _options(context["discriminator"])[0]
-    return f"'{name}' of '{_key(item)}' must be one of {', '.join(options)}, but is {shown(value)}", did_you_mean(value, options)
+    return f"'{name}' of '{_key(item)}' must be one of {', '.join(options)}, but is {shown(value)}", near_miss(value, options)
 
 
 def _no_tag(item: _Found) -> Words:
@@ -219,14 +222,14 @@ def _kind(item: _Found) -> Words:
 
 def _kind_hint(wanted: str, value: object) -> str | None:
     if wanted == "text" and isinstance(value, bool | int | float):
-        return f"quote it: '{str(value).lower() if isinstance(value, bool) else value}'"
+        return f"quote it: '{written(value)}'"
     if wanted == "true or false" and isinstance(value, str) and value.lower() in _TRUTH_WORDS:
         return f"write {_TRUTH_WORDS[value.lower()]}: in YAML 1.2 {value} is text"
     if wanted in {"a number", "a whole number"} and isinstance(value, str):
         digits = value.replace("_", "").replace(",", "")
         return f"write {digits}, without quotes and separators" if digits.isdigit() else None
     if wanted == "a list" and isinstance(value, str | int | float):
-        return f"write [{value}]"
+        return f"write {json.dumps(str(value).split())}"
     return None
 
 

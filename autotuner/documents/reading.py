@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from autotuner.documents import plain, yaml_core
 from autotuner.documents.finding import find
-from autotuner.documents.hints import did_you_mean, shown
+from autotuner.documents.hints import near_miss, shown
 from autotuner.documents.host_rules import check_host
 from autotuner.documents.schemas import MODELS, schema
 from autotuner.documents.source import Source
@@ -105,7 +105,7 @@ def _kind(source: Source, wanted: str | None) -> str | None:
     if "kind" not in source.value:
         source.error((), "the key 'kind' is missing", f"add 'kind: {wanted}'" if wanted else f"add 'kind:' with one of {', '.join(MODELS)}")
     elif not isinstance(kind, str) or kind not in MODELS:
-        source.error(("kind",), f"'kind' must be one of {', '.join(MODELS)}, but is {shown(kind)}", did_you_mean(kind, MODELS))
+        source.error(("kind",), f"'kind' must be one of {', '.join(MODELS)}, but is {shown(kind)}", near_miss(kind, MODELS))
     elif wanted and kind != wanted:
         source.error(("kind",), f"a {wanted} is needed here, but this is a {kind}", f"name a file with kind: {wanted}")
     else:

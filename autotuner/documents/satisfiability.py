@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotuner.model.document import Scalar
@@ -30,6 +30,16 @@ class Contradiction:
     constraints: tuple[int, ...]
     certain: bool
     """False where the parameters have more values than were tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadChoice:
+    """A choice that no legal configuration uses, and the constraints (by index) that exclude it."""
+
+    parameter: str
+    index: int
+    choice: Scalar
+    because: tuple[int, ...]
 
 
 class _OutOfNodesError(Exception):
@@ -62,16 +72,16 @@ class Search:
         """Whether the ``when:`` of a parameter holds anywhere, constraints apart; true when undecided."""
         return self.possible((), active=name) is not False
 
-    def dead_choices(self) -> dict[str, tuple[Scalar, ...]]:
+    def dead_choices(self) -> Iterator[DeadChoice]:
         """Choices that no configuration uses because the constraints that speak of the parameter exclude them."""
-        found = {}
         for name, parameter in self._space.parameters.items():
             about = [index for index, requirement in enumerate(self._requirements) if name in requirement.names]
-            if isinstance(parameter, Categorical) and about:
-                dead = tuple(choice for choice in parameter.choices if self.possible(about, active=name, value=choice) is False)
-                if dead:
-                    found[name] = dead
-        return found
+            if not isinstance(parameter, Categorical) or not about:
+                continue
+            for index, choice in enumerate(parameter.choices):
+                if self.possible(about, active=name, value=choice) is False:
+                    alone = [item for item in about if self.possible([item], active=name, value=choice) is False]
+                    yield DeadChoice(parameter=name, index=index, choice=choice, because=tuple(alone[:1] or about))
 
     def possible(self, constraints: Iterable[int], *, active: str | None = None, value: Scalar | None = None) -> bool | None:
         """Whether a configuration meets these constraints (with a parameter active, at a value); ``None`` when undecided."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from autotuner.documents.concept_rules import check_concepts
 from autotuner.documents.expression_rules import check_expressions
-from autotuner.documents.hints import shown
-from autotuner.documents.satisfiability import Contradiction, Search
+from autotuner.documents.hints import written
+from autotuner.documents.satisfiability import Contradiction, DeadChoice, Search
 from autotuner.documents.source import Path, Source
 from autotuner.model.document import Scalar
 from autotuner.model.expressions import Expression
 from autotuner.model.legality import broken, canonical, contains, domain
-from autotuner.model.space import SearchSpace
+from autotuner.model.space import CONCEPTS, SearchSpace
 
 
 def check_space(source: Source, space: SearchSpace | None) -> None:
@@ -35,7 +35,7 @@ def _unsatisfiable(source: Source, space: SearchSpace) -> bool:
         when = space.parameters[name].when
         source.error(
             ("parameters", name, "when"),
-            f"'{when}' never holds in this space, so '{name}' is never tried",
+            f"`{when}` never holds in this space, so '{name}' is never tried",
             f"correct the condition, or remove '{name}'",
         )
     found = search.contradictions()
@@ -43,8 +43,8 @@ def _unsatisfiable(source: Source, space: SearchSpace) -> bool:
         _report_contradiction(source, space, contradiction)
     if found or never:
         return True
-    for name, choices in search.dead_choices().items():
-        _report_dead(source, space, name, choices)
+    for dead in search.dead_choices():
+        _report_dead(source, space, dead)
     return False
 
 
@@ -56,9 +56,9 @@ def _report_contradiction(source: Source, space: SearchSpace, found: Contradicti
     known = "; ".join(part for part in (domains, fixed) if part)
     place = f" with {known}" if known else ""
     if len(texts) == 1:
-        message = f"no configuration of this space meets '{texts[0]}'{place}"
+        message = f"no configuration of this space meets `{texts[0]}`{place}"
     else:
-        message = "no configuration of this space meets all of " + ", ".join(f"'{text}'" for text in texts) + place
+        message = "no configuration of this space meets all of " + ", ".join(f"`{text}`" for text in texts) + place
     path: Path = ("constraints", found.constraints[-1])
     if found.certain:
         source.error(path, message, "loosen one of the constraints, or widen a parameter in it")
@@ -66,15 +66,13 @@ def _report_contradiction(source: Source, space: SearchSpace, found: Contradicti
         source.warning(path, f"{message}, among the values tried", "some parameters have too many values to try them all")
 
 
-def _report_dead(source: Source, space: SearchSpace, name: str, choices: tuple[Scalar, ...]) -> None:
-    why = [item.require for item in space.requirements() if name in Expression.parse(item.require).names]
-    for index, choice in enumerate(getattr(space.parameters[name], "choices", ())):
-        if choice in choices:
-            source.warning(
-                ("parameters", name, "choices", index),
-                f"no legal configuration uses {name}: {choice}, because of {', '.join(repr(text) for text in why)}",
-                "remove the choice, or loosen the constraint",
-            )
+def _report_dead(source: Source, space: SearchSpace, dead: DeadChoice) -> None:
+    why = ", ".join(f"`{space.requirements()[index].require}`" for index in dead.because)
+    source.warning(
+        ("parameters", dead.parameter, "choices", dead.index),
+        f"no legal configuration uses {dead.parameter}: {written(dead.choice)}, because of {why}",
+        "remove the choice, or loosen the constraint",
+    )
 
 
 def _check_point(source: Source, space: SearchSpace, path: Path, values: Mapping[str, Scalar], severity: str) -> None:
@@ -83,12 +81,12 @@ def _check_point(source: Source, space: SearchSpace, path: Path, values: Mapping
     for name, value in values.items():
         at = (*path, name)
         parameter = space.parameters.get(name)
-        if parameter is None and severity == "error" and space.fixed.get(name) != value:
+        if parameter is None and severity == "error" and name in CONCEPTS and space.fixed.get(name) != value:
             source.error(at, f"{what} sets '{name}', which this space does not search", "remove it, or add it under parameters:", key=True)
         elif parameter is not None and not contains(parameter, value):
             source.report(
                 source.mark(at),
-                f"{what} sets {name} to {shown(value)}, outside of {domain(parameter)}",
+                f"{what} sets {name} to {written(value)}, outside of {domain(parameter)}",
                 "widen the parameter, or choose a value in it",
                 severity=severity,
             )

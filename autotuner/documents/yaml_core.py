@@ -122,9 +122,9 @@ _SYNTAX = (
     (r"could not find expected ':'", "a key without ':'", "write 'key: value', with a space after the colon"),
     (r"character '[@`%]'", "a value cannot begin with this character", "quote the value"),
     (r"nested deeper than (.*)", "nested deeper than {0}", "is it a document of autotuner?"),
-    (r"unexpected end of stream", "a quote is opened and never closed", "close it"),
-    (r"expected ',' or '\]'", "the list is not closed", "close it with ], and separate its items by commas"),
-    (r"expected ',' or '\}'", "the mapping is not closed", "close it with }}, and separate its keys by commas"),
+    (r"unexpected end of stream", "the quote of line {opened} is never closed", "close it"),
+    (r"expected ',' or '\]'", "the list of line {opened} is not closed", "close it with ], and separate its items by commas"),
+    (r"expected ',' or '\}'", "the mapping of line {opened} is not closed", "close it with }}, and separate its keys by commas"),
     (r"expected <block end>", "the indentation does not fit to the lines above", "align it with its neighbours"),
 )
 
@@ -132,10 +132,11 @@ _SYNTAX = (
 def _report_syntax(source: Source, error: yaml.MarkedYAMLError) -> None:
     mark = error.problem_mark or error.context_mark
     at = Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
+    opened = error.context_mark.line + 1 if error.context_mark else at.line
     for text in (error.problem, error.context):
         for pattern, message, hint in _SYNTAX:
             if match := re.search(pattern, text or ""):
-                source.report(at, message.format(*match.groups()), hint.format())
+                source.report(at, message.format(*match.groups(), opened=opened), hint.format())
                 return
     source.report(at, f"not YAML: {error.problem or error}")
 

@@ -46,7 +46,9 @@ class ControlClient:
         self.base_url = base_url.rstrip("/")
         try:
             # The server under test is addressed directly, whatever proxies the user's environment names.
-            self._client = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False)
+            # Connections are not kept: servers close idle ones after a few seconds, and the request that meets that is lost.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            self._client = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits)
         except HTTPX_ERRORS as error:
             raise as_transport_error(error, f"address {base_url}") from error
 

@@ -21,6 +21,12 @@ from autotuner.model.workload import Domain
 ORDINARY_FIT_CHARS = 4.0
 """Characters per token of ordinary English before anything was calibrated."""
 
+MINIMUM_FILLER = 24
+"""Fewer characters are not worth a text of their own."""
+MOST_WISHES_CHARS = 300
+"""Up to here, wishes about the answer bring a prompt to its length; beyond, a text in front of the question does."""
+FEW_WISHES_CHARS = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
@@ -82,7 +88,12 @@ class PromptSource:
         question = questions[(index // len(self.domains) + self.seed) % len(questions)]
         nonce = hashlib.sha256(f"{self.seed}/{self.holdout}/{index}/{run}".encode()).hexdigest()[:10]
         left_tokens = context - self.fit.overhead_tokens
-        question = _with_wishes(question, list(texts.wishes), rng, left_tokens * self.fit.chars_per_token(domain))
+        chars = left_tokens * self.fit.chars_per_token(domain)
+        roomy = chars > len(question) + MOST_WISHES_CHARS
+        if roomy or domain == "rag":
+            # A text takes the rest of the room; questions about a text cannot do without one.
+            chars = len(question) + (FEW_WISHES_CHARS if roomy else 0)
+        question = _with_wishes(question, list(texts.wishes), rng, chars)
         left_tokens -= len(question) / self.fit.chars_per_token(domain)
         filler = self._filler(left_tokens * self.fit.filler_chars, rng)
         return Prompt(f"[{nonce}] {filler}{question}", domain)
@@ -101,10 +112,6 @@ class PromptSource:
                 if length >= chars:
                     break
         return _cut("\n\n".join(chosen), int(chars) - 2) + "\n\n"
-
-
-MINIMUM_FILLER = 24
-"""Fewer characters are not worth a text of their own."""
 
 
 def _with_wishes(question: str, wishes: list[str], rng: random.Random, chars: float) -> str:

@@ -27,7 +27,7 @@ def points(parameter: Parameter, limit: int = 64) -> tuple[Scalar, ...]:
     count = math.floor((parameter.high - parameter.low) / parameter.step + 1e-9) + 1
     # Rounded as people write it: 0.76 + 4 * 0.02 is 0.8400000000000001 otherwise.
     grid = [round(parameter.low + index * parameter.step, 10) for index in _indices(count, limit)]
-    return tuple(min(value, parameter.high) for value in grid)
+    return tuple(min(max(value, parameter.low), parameter.high) for value in grid)
 
 
 def _whole_points(parameter: Int, limit: int) -> tuple[int, ...]:

@@ -39,11 +39,13 @@ def classify(log: str, *, exit_code: int | None, stage: Stage) -> Failure:
     cleaned = [logtext.clean(line) for line in lines]
     plain = "\n".join(line for line in cleaned if not logtext.quiet(line))
     tail = _tail(cleaned)
-    said = tracebacks[0].last.splitlines()[0] if tracebacks and tracebacks[0].last else None
     found = _known(tracebacks, plain)
     if found is not None:
         return _failure(found, where, tail)
-    wrapper = _first((rule for rule in rules() if rule.secondary), plain)
+    secondary = [rule for rule in rules() if rule.secondary]
+    unknown = next((block for block in tracebacks if block.last and not _first(secondary, block.last)), None)
+    said = unknown.last.splitlines()[0] if unknown else None
+    wrapper = _first(secondary, unknown.text if unknown else plain)
     if wrapper is not None:
         return _failure(wrapper, where, tail, said)
     return _without_words(_ending(exit_code, where, said, told_to_stop=told_to_stop), where, tail)

@@ -39,7 +39,10 @@ def raw_args(raw: Mapping[str, Scalar], taken: Sequence[str]) -> tuple[str, ...]
 
 
 def check_args(args: Sequence[str], dialect: Dialect, build: EngineBuild, origin: str) -> None:
-    """Refuse flags and values that the build does not have. ``origin`` says who wrote them. Raises ``InfeasibleConfig`` with the near miss."""
+    """Refuse flags and values that the build does not have; ``origin`` says who wrote them.
+
+    Raises ``InfeasibleConfig`` that names the near miss.
+    """
     for group in split(args):
         flag = resolve(group.flag, build.flags)
         if flag is None:

@@ -65,7 +65,8 @@ def watch(folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
 def restore(request: dict[str, Any]) -> dict[str, Any]:
     """Stop what the session ``{session, reason}`` started and have production serve as before; idempotent.
 
-    With a ``token`` only that session is meant, not one that took its place since. The reply and ``outcome.json`` are ``{ok, detail}``. On success the snapshot and the leases are removed.
+    With a ``token`` only that session is meant, not one that took its place since. The reply and ``outcome.json`` are ``{ok, detail}``.
+    On success the snapshot and the leases are removed.
     """
     folder = Path(request["session"])
     with files.locked(folder / "restore.lock"):
