@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotuner.engines.base import Counters
+from autotuner.errors import Interrupted, TransportError
+from autotuner.loadgen.calibration import calibrate
+from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.control import ControlClient
+from autotuner.loadgen.fleet import fleet
+from autotuner.loadgen.prompts import PromptSource
+from autotuner.model.workload import Cell, Sampling
+
+PATH = "/v1/chat/completions"
+PLAN = CellPlan(window_s=0.6, warmup_s=0.3, max_window_s=1.5, max_warmup_s=1.5, settle_s=0.3, request_timeout_s=10, min_answers=2)
+OVERHEAD, CHARS_PER_TOKEN = 13, 3.3
+
+
+class ScriptedServer:
+    """Streams chat answers by a script that the model's name selects; knows what it sent and when."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, object]] = []
+        self.sent: list[tuple[float, int]] = []
+        self.open = 0
+        self.tokens_finished = 0
+        self.steps_finished = 0
+        self.step_s = 0.01
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512)
+
+    def die(self) -> None:
+        """Close everything, as a killed process does."""
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._die(), self._loop).result()
+
+    async def _die(self) -> None:
+        self._server.close()
+        current = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not current]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        self.die()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def counters(self) -> Counters:
+        return Counters(generation_tokens=self.tokens_finished, verify_steps=self.steps_finished, retractions=0)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1])
+            body = json.loads(await reader.readexactly(length))
+            self.requests.append(body)
+            number = len(self.requests)
+            self.open += 1
+            await self._answer(writer, body, number)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.open -= 1
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, object], number: int) -> None:
+        script = str(body["model"])
+        if script == "http-500":
+            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\nit broke\n")
+            return
+        if not body.get("stream"):
+            tokens = OVERHEAD + round(len(str(body["messages"][0]["content"])) / CHARS_PER_TOKEN)  # type: ignore[index]
+            text = json.dumps({"usage": {"prompt_tokens": tokens, "completion_tokens": 1}} if script != "no-usage" else {}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await self._stream(writer, script, int(str(body["max_tokens"])), number)
+
+    async def _stream(self, writer: asyncio.StreamWriter, script: str, tokens: int, number: int) -> None:
+        def event(data: dict[str, object] | bytes) -> None:
+            text = data if isinstance(data, bytes) else json.dumps(data).encode()
+            payload = b"data: " + text + b"\n\n"
+            writer.write(b"%x\r\n" % len(payload) + payload + b"\r\n")
+
+        per_chunk = 3
+        usage = script != "no-usage"
+        continuous = script not in ("no-usage", "final-usage")
+        event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+        if script == "hang-one" and number == 3:
+            await asyncio.sleep(60)
+        done = 0
+        while done < tokens:
+            await asyncio.sleep(self.step_s)
+            done = min(tokens, done + per_chunk)
+            chunk: dict[str, object] = {"choices": [{"delta": {"content": "a\u2028b"}}]}
+            if continuous:
+                chunk["usage"] = {"prompt_tokens": 60, "completion_tokens": done}
+            event(chunk)
+            await writer.drain()
+            self.sent.append((time.monotonic(), min(per_chunk, tokens)))
+            if done >= 9 and self._fault(script, writer, event):
+                return
+        if script != "no-finish":
+            event({"choices": [{"delta": {}, "finish_reason": "length"}]})
+        if usage:
+            event({"choices": [], "usage": {"prompt_tokens": 60, "completion_tokens": tokens}})
+        if script != "no-done":
+            event(b"[DONE]")
+        writer.write(b"0\r\n\r\n")
+        self.tokens_finished += tokens
+        self.steps_finished += -(-tokens // per_chunk)
+
+    def _fault(self, script: str, writer: asyncio.StreamWriter, event: Callable[[dict[str, object] | bytes], None]) -> bool:
+        if script == "in-band":
+            event({"error": {"message": "out of luck", "code": 500}})
+            event(b"[DONE]")
+            writer.write(b"0\r\n\r\n")
+        elif script == "malformed":
+            event(b'{"choices": [')
+            event(b"[DONE]")
+            writer.write(b"0\r\n\r\n")
+        return script in ("in-band", "malformed", "truncated")
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    made = ScriptedServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _rested_fleet() -> Iterator[None]:
+    yield
+    fleet().close()
+
+
+def measure(
+    server: ScriptedServer,
+    script: str,
+    *,
+    concurrency: int = 4,
+    output_tokens: int = 48,
+    plan: CellPlan = PLAN,
+    counters: Callable[[], Counters] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> CellMeasurement:
+    return measure_cell(
+        server.url,
+        model=script,
+        chat_path=PATH,
+        cell=Cell(context=60, concurrency=concurrency, output_tokens=output_tokens),
+        prompts=PromptSource(("code", "poem"), seed=1),
+        sampling=Sampling(),
+        plan=plan,
+        read_counters=counters,
+        should_stop=should_stop,
+    )
+
+
+def test_tokens_rates_and_acceptance_are_those_that_the_server_sent(server: ScriptedServer) -> None:
+    found = measure(server, "plain", counters=server.counters)
+    result = found.result
+    assert result.failed == 0
+    assert result.errors == {}
+    complete = [record for record in found.records if record.valid]
+    assert len(complete) >= 4
+    for record in complete:
+        assert record.completion_tokens == record.chunks[-1][1]
+        assert [tokens for _, tokens in record.chunks[:3]] == [3, 6, 9]
+        assert record.finish_reason == "length"
+    assert {record.completion_tokens for record in complete} <= {32, 36, 48}
+    assert result.metrics["acceptance_length"] == pytest.approx(3, rel=0.05)
+    assert result.prompt_tokens_p50 == 60
+    # One lane decodes three tokens a step; the step cannot be shorter than the script says.
+    assert 0 < result.metrics["user_tok_s"] <= 3 / server.step_s
+    assert result.metrics["output_tok_s"] <= 4 * 3 / server.step_s
+    assert result.metrics["output_tok_s"] > result.metrics["user_tok_s"]
+
+
+def test_the_rate_in_the_window_is_the_servers_own_in_the_same_time(server: ScriptedServer) -> None:
+    found = measure(server, "plain", concurrency=8, output_tokens=480)
+    last = max(at for record in found.records for at, _ in record.chunks)
+    first = min(at for record in found.records for at, _ in record.chunks)
+    sent = sum(tokens for _, tokens in server.sent)
+    span = server.sent[-1][0] - server.sent[0][0]
+    assert last > first
+    assert found.result.metrics["output_tok_s"] == pytest.approx(sent / span, rel=0.25)
+
+
+def test_requests_ask_for_counted_tokens_greedy_sampling_and_a_natural_end(server: ScriptedServer) -> None:
+    measure(server, "plain", concurrency=2)
+    body = server.requests[0]
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert body["temperature"] == 0
+    assert "ignore_eos" not in body
+    texts = [str(request["messages"][0]["content"]) for request in server.requests]  # type: ignore[index]
+    assert len({text[:12] for text in texts}) == len(texts)
+
+
+def test_one_lane_is_measured_from_the_end_of_an_answer_to_the_end_of_an_answer(server: ScriptedServer) -> None:
+    found = measure(server, "plain", concurrency=1, output_tokens=60)
+    complete = [record for record in found.records if record.valid and record.completion_tokens == 60]
+    assert len(complete) >= 2
+    tokens = sum(record.completion_tokens or 0 for record in complete)
+    # Whole answers only: the tokens of the window are a multiple of an answer's.
+    whole = found.result.metrics["output_tok_s"] * found.result.window_s / 60
+    assert whole == pytest.approx(round(whole), abs=0.02)
+    assert tokens >= round(whole) * 60
+
+
+@pytest.mark.parametrize("script", ["http-500", "in-band", "malformed", "truncated", "no-finish", "no-done", "no-usage"])
+def test_every_way_to_fail_is_counted_under_its_own_name(server: ScriptedServer, script: str) -> None:
+    result = measure(server, script).result
+    assert result.requests == 0
+    assert result.failed > 0
+    assert set(result.errors) == {script}
+
+
+def test_a_port_where_nobody_listens_is_a_result_and_soon(server: ScriptedServer) -> None:
+    server.die()
+    begun = time.monotonic()
+    result = measure(server, "plain", plan=CellPlan()).result
+    assert result.requests == 0
+    assert set(result.errors) == {"connection"}
+    assert result.failed <= 4 * 4
+    assert time.monotonic() - begun < 10
+    assert any("every lane failed" in warning for warning in result.warnings)
+
+
+def test_a_hung_request_is_recorded_and_loses_no_other(server: ScriptedServer) -> None:
+    plan = CellPlan(window_s=1.5, warmup_s=0.3, max_window_s=3, max_warmup_s=0.6, settle_s=0.3, request_timeout_s=1.2)
+    found = measure(server, "hang-one", plan=plan)
+    assert found.result.errors == {"stalled": 1}
+    assert found.result.requests > 8
+    assert sum(record.error == "stalled" for record in found.records) == 1
+
+
+def test_a_request_that_hangs_through_the_window_is_said_to_wait(server: ScriptedServer) -> None:
+    result = measure(server, "hang-one").result
+    assert result.failed == 0
+    assert any("waited through the whole window" in warning for warning in result.warnings)
+
+
+def test_a_server_that_dies_in_a_cell_ends_the_cell_and_keeps_what_was_there(server: ScriptedServer) -> None:
+    plan = CellPlan(window_s=20, warmup_s=0.3, max_window_s=30, settle_s=0.3)
+    threading.Timer(1.5, server.die).start()
+    found = measure(server, "plain", plan=plan)
+    assert found.result.window_s < 15
+    assert found.result.requests > 0
+    assert found.result.errors["connection"] >= 4
+    assert any("cut short" in warning for warning in found.result.warnings)
+
+
+def test_a_stop_interrupts_within_a_second_and_no_connection_is_left(server: ScriptedServer) -> None:
+    measure(server, "plain")  # workers are there
+    stop_at = time.monotonic() + 0.8
+    with pytest.raises(Interrupted):
+        measure(server, "plain", plan=CellPlan(window_s=60, max_window_s=60), should_stop=lambda: time.monotonic() > stop_at)
+    assert time.monotonic() - stop_at < 1.5
+
+
+def test_abandoned_requests_count_for_tokens_and_not_as_failures(server: ScriptedServer) -> None:
+    found = measure(server, "plain", output_tokens=3000, plan=CellPlan(window_s=0.5, warmup_s=0.3, max_window_s=0.5, settle_s=0.3))
+    abandoned = [record for record in found.records if record.end_s is None]
+    assert abandoned
+    assert all(record.error is None and record.completion_tokens is None for record in abandoned)
+    assert found.result.metrics["output_tok_s"] > 0
+    assert found.result.failed == 0
+    assert found.result.requests > 0
+
+
+def test_totals_are_spread_over_chunks_with_a_warning_where_chunks_are_not_counted(server: ScriptedServer) -> None:
+    found = measure(server, "final-usage")
+    assert found.result.failed == 0
+    assert any("chunk by chunk" in warning for warning in found.result.warnings)
+    for record in found.records:
+        if record.valid:
+            assert record.chunks[-1][1] == record.completion_tokens
+    assert found.result.metrics["user_tok_s"] <= 3 / server.step_s * 1.05
+
+
+def test_many_lanes_are_spread_over_processes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    server.step_s = 0.1
+    found = measure(server, "plain", concurrency=64, plan=CellPlan(window_s=1, warmup_s=1, max_window_s=4, settle_s=1))
+    assert found.result.failed == 0
+    assert {record.lane for record in found.records} == set(range(64))
+    assert len(fleet()._idle) >= 2
+    assert found.result.metrics["output_tok_s"] <= 64 * 30
+
+
+def test_workers_are_kept_between_cells_and_end_with_their_input(server: ScriptedServer) -> None:
+    measure(server, "plain")
+    before = {worker.pid for worker in fleet()._idle}
+    measure(server, "plain")
+    assert {worker.pid for worker in fleet()._idle} == before
+    fleet().close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+
+
+def test_a_counter_page_that_fails_costs_a_warning_only(server: ScriptedServer) -> None:
+    def broken() -> Counters:
+        raise TransportError("GET /metrics: HTTP 404")
+
+    result = measure(server, "plain", counters=broken).result
+    assert result.requests > 0
+    assert "acceptance_length" not in result.metrics
+    assert sum("no counters" in warning for warning in result.warnings) == 1
+
+
+def test_calibration_sizes_prompts_to_what_the_server_counts(server: ScriptedServer) -> None:
+    with ControlClient(server.url) as control:
+        source = calibrate(
+            PromptSource(("code", "explanation", "rag"), seed=3), control, model="plain", chat_path=PATH, contexts=(60, 1024, 30000)
+        )
+        for context in (60, 200, 1024, 30000):
+            counts = []
+            for index in range(9):
+                body = {"model": "plain", "messages": [{"role": "user", "content": source.prompt(context, index).text}]}
+                counts.append(control.post_json(PATH, body)["usage"]["prompt_tokens"])  # type: ignore[index]
+            assert sorted(counts)[4] == pytest.approx(context, rel=0.05)
+
+
+def test_calibration_says_what_is_missing(server: ScriptedServer) -> None:
+    with ControlClient(server.url) as control, pytest.raises(TransportError, match=r"usage\.prompt_tokens"):
+        calibrate(PromptSource(("code",)), control, model="no-usage", chat_path=PATH, contexts=(60,))

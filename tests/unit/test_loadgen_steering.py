@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from autotuner.loadgen.plan import CellPlan, Progress, Share
+from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.steering import Steering
+from autotuner.model.workload import Cell, Sampling
+
+PLAN = CellPlan(window_s=4, warmup_s=1.5, max_window_s=10, max_warmup_s=20, settle_s=3, min_answers=3)
+S = 1_000_000_000
+
+
+def drive(steering: Steering, until_s: float, progress_at: object) -> None:
+    """Observe every 50 ms."""
+    for step in range(round(until_s * 20)):
+        steering.observe(step * S // 20, progress_at(step / 20))  # type: ignore[operator]
+
+
+def test_the_window_waits_for_every_lane_and_grows_until_enough_answers_ended() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    drive(steering, 20, lambda s: Progress(first=8 if s >= 3 else 7, answered=int(s), reads=int(s * 1000)))
+    assert steering.window_begin_ns == pytest.approx(3 * S, abs=S / 10)
+    assert steering.window_end_ns == pytest.approx(11 * S, abs=S / 10)  # 8 answers at one a second
+    assert steering.warnings == []
+
+
+def test_a_rate_that_still_moves_delays_the_window_but_not_forever() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    drive(steering, 10, lambda s: Progress(first=8, reads=int(100 * 2 ** (2 * s))))
+    assert steering.window_begin_ns == pytest.approx(4.5 * S, abs=S / 10)
+
+
+def test_the_window_is_capped_and_says_when_few_answers_ended() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    drive(steering, 60, lambda s: Progress(first=8, reads=int(s * 1000), answered=1 if s > 5 else 0))
+    assert steering.window_begin_ns is not None
+    assert steering.window_end_ns is not None
+    assert steering.window_end_ns - steering.window_begin_ns == pytest.approx(10 * S, abs=S / 10)
+    assert any("only 1 answers" in warning for warning in steering.warnings)
+
+
+def test_lanes_that_never_get_a_token_do_not_hold_the_cell_up() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    drive(steering, 40, lambda s: Progress(first=6, reads=int(s * 1000), answered=int(s)))
+    assert steering.window_begin_ns == 20 * S
+    assert any("2 of 8 lanes" in warning for warning in steering.warnings)
+
+
+def test_one_lane_begins_and_ends_where_an_answer_ends() -> None:
+    steering = Steering(PLAN, concurrency=1, domains=2, begin_ns=0)
+    drive(steering, 30, lambda s: Progress(first=1, answered=int(s / 0.7), reads=1, last_end_ns=int(s / 0.7) * 7 * S // 10))
+    assert steering.window_begin_ns == pytest.approx(2.1 * S)
+    assert steering.window_end_ns == pytest.approx(6.3 * S)
+
+
+def test_a_slow_single_lane_waits_for_its_first_answer_beyond_the_cap() -> None:
+    steering = Steering(PLAN, concurrency=1, domains=2, begin_ns=0)
+
+    def progress(s: float) -> Progress:
+        ended = [t for t in (1, 2, 24) if t <= s]
+        return Progress(first=1, answered=len(ended), last_end_ns=(ended or [0])[-1] * S)
+
+    drive(steering, 40, progress)
+    assert (steering.window_begin_ns, steering.window_end_ns) == (2 * S, 24 * S)
+
+
+def test_dead_lanes_end_the_cell_at_once() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=5)
+    steering.observe(S, Progress(failed=24, dead=8))
+    assert (steering.window_begin_ns, steering.window_end_ns) == (5, S)
+
+
+def test_warm_up_answers_have_different_lengths_and_measured_ones_do_not() -> None:
+    cell = Cell(context=60, concurrency=8, output_tokens=512)
+    share = Share(
+        base_url="http://x", model="m", chat_path="/", cell=cell, lanes=(), prompts=PromptSource(("code",)), sampling=Sampling(),
+        warmup_s=1.5, request_timeout_s=9, seed=0, begin_ns=0,
+    )  # fmt: skip
+    assert [share.limit(lane, S) for lane in range(8)] == [32, 64, 128, 192, 256, 320, 384, 448]
+    assert {share.limit(lane, 2 * S) for lane in range(8)} == {512}
+    assert [share.start_delay_s(lane) for lane in (0, 4)] == [0, 0.375]
