@@ -22,6 +22,8 @@ from autotuner.study.codec import Facts, suggest
 
 _TPE_ATTEMPTS = 32
 """Proposals of TPE per launch; beyond that it is stuck among what is illegal or known."""
+_MISSES = 300
+"""Draws in a row without anything new after which a small space counts as listed."""
 _RANDOM_ATTEMPTS = 5000
 """Draws before a space counts as used up: at one legal configuration in a hundred, missing all has probability 1e-22."""
 
@@ -81,10 +83,11 @@ def legal_sample(space: SearchSpace, facts: Facts, *, count: int, seed: int) -> 
     """Up to ``count`` different legal configurations, drawn evenly; fewer when the space is small."""
     source = random.Random(seed)  # noqa: S311 - a search, not a secret
     found: dict[str, Configuration] = {}
-    for _ in range(count * 10):
+    misses = 0
+    while len(found) < count and misses < _MISSES:
         config = draw(space, facts, source)
-        if config.digest not in found and not violations(space, config, facts):
+        fresh = config.digest not in found and not violations(space, config, facts)
+        misses = 0 if fresh else misses + 1
+        if fresh:
             found[config.digest] = config
-            if len(found) == count:
-                break
     return tuple(found.values())

@@ -106,10 +106,10 @@ class Tuner:
     def _measure_predicted(self) -> None:
         """Launch what the regression thinks best for each workload: a prediction is measured before it may be recommended."""
         done = sum(record.phase is Phase.PREDICTED for record in self._study.records)
+        candidates = legal_sample(self._study.space, self._facts.names(), count=_CANDIDATES, seed=self._seed)
         for workload in self._study.workloads[done:]:
             if not self._room(keep=0):
                 return
-            candidates = legal_sample(self._study.space, self._facts.names(), count=_CANDIDATES, seed=self._seed)
             guess, _ = best_predicted(workload, self._study.records, candidates, seed=self._seed)
             if guess is not None:
                 self._launch(guess.config, Phase.PREDICTED, self._cells)
