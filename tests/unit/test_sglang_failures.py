@@ -256,6 +256,12 @@ def test_an_empty_log_has_no_evidence() -> None:
         ("kernel: NVRM: Xid (PCI:0000:1a:00): 79, pid=1, GPU has fallen off the bus.", "xid", "host-broken"),
         ("kernel: NVRM: Xid (PCI:0000:1a:00): 13, pid=1, Graphics Exception", "xid-engine", "infeasible"),
         ("RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", "mem-unbalanced", "transient"),
+        ("ValueError: Currently DFLASH speculative decoding only supports pp_size == 1.", "pp-spec", "infeasible"),
+        ("ValueError: Currently standalone speculative decoding does not support dp attention.", "spec-dp-attn", "infeasible"),
+        ("ValueError: --speculative-draft-window-size must be positive, got -1.", "spec-size", "infeasible"),
+        ("ValueError: DFLASH requires --speculative-dflash-block-size to be positive, got 0.", "spec-size", "infeasible"),
+        ("ValueError: speculative_eagle_topk(10) > 1 with page_size(64) > 1 is unstable and produces", "spec-topk-page", "infeasible"),
+        ("AssertionError: Please enable dp attention when setting enable_dp_lm_head.", "dp-lm-head", "infeasible"),
         ("launch_server.py: error: argument --tp-size: invalid int value: 'x'", "cli-value", "infeasible"),
     ],
 )

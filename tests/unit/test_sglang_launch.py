@@ -273,6 +273,14 @@ def test_an_algorithm_that_no_dialect_knows_is_not_read_as_off() -> None:
     assert read(*SERVER, "--speculative-algorithm", "UNO") == ({"graphs": True}, ("--speculative-algorithm", "UNO"))
 
 
+def test_a_drafter_is_left_out_only_where_a_launch_brings_one() -> None:
+    path = ("--speculative-draft-model-path", "/other")
+    assert read(*SERVER, *path)[1] == ()
+    assert read(*SERVER, "--speculative-algorithm", "EAGLE3", *path)[1] == ()
+    assert read(*SERVER, "--speculative-algorithm", "NEXTN", *path)[1] == path
+    assert read(*SERVER, *path, "--speculative-algorithm=UNO")[1] == (*path, "--speculative-algorithm=UNO")
+
+
 def test_draft_tokens_are_the_block_of_dflash() -> None:
     values, _ = read(*SERVER, "--speculative-algorithm", "DFLASH", "--speculative-num-draft-tokens", "16")
     assert values["block"] == 16

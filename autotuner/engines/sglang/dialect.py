@@ -64,7 +64,8 @@ class Word:
     @property
     def flags(self) -> frozenset[str]:
         """Every flag that says something about this concept."""
-        return frozenset(group.flag for _, form in self.readable() for group in form) | self.unsaid_by
+        said = (group.flag for _, form in self.readable() for group in form if group.values != (DRAFTER,))
+        return frozenset(said) | self.unsaid_by
 
     def meant(self, config: Mapping[str, Scalar]) -> bool:
         """Whether the concept means anything beside these others."""

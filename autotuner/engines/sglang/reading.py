@@ -15,10 +15,9 @@ EVERY_LAUNCH = (
     "--model",
     "--host",
     "--port",
-    "--speculative-draft-model-path",
-    "--speculative-draft-model",
 )
 """Flags that every launch gets from the host's document."""
+DRAFTERS = ("--speculative-draft-model-path", "--speculative-draft-model")
 SECRETS = ("--api-key", "--admin-api-key")
 """Values that are never written down."""
 
@@ -53,7 +52,15 @@ def read(groups: Sequence[Group], dialect: Dialect) -> Configuration:
             rest = [group for group in rest if group.flag not in flags]
         elif word.absent is not None and not any(group.flag in word.flags for group in rest):
             values[word.concept] = word.absent
+    if _brings_drafter(dialect.words["spec"], values.get("spec")):
+        rest = [group for group in rest if group.flag not in DRAFTERS]
     return Configuration.of(values, join(rest))
+
+
+def _brings_drafter(word: Word, spec: Scalar | None) -> bool:
+    """Whether a launch with this speculation names the host's drafter, or needs none: only then the live one can be left out."""
+    forms = (word.forms_of(spec) if spec is not None else None) or ()
+    return any(not form or any(group.values == (DRAFTER,) for group in form) for form in forms)
 
 
 def _find(word: Word, groups: Sequence[Group]) -> tuple[Scalar, frozenset[str]] | None:
