@@ -379,3 +379,15 @@ def test_the_engine_keeps_nothing_between_launches() -> None:
     assert argv({"tp": 2}) == first
     assert not dataclasses.is_dataclass(ENGINE)
     assert vars(ENGINE) == {}
+
+
+def test_a_build_without_any_of_a_concepts_flags_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FLAGS, "bare", {flag: choices for flag, choices in FLAGS["0.5.17"].items() if "window" not in flag})
+    error = refused({"spec": "dflash", "window": 512}, build="bare")
+    assert error.failure.kind == "unknown-flag"
+    assert "window: 512 needs --speculative-draft-window-size" in error.message
+    assert error.failure.facts == {"flag": "--speculative-draft-window-size"}
+
+
+def test_a_share_that_is_no_number_stays_verbatim() -> None:
+    assert read(*SERVER, "--mem-fraction-static", "most")[1] == ("--mem-fraction-static", "most")
