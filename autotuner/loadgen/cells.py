@@ -72,7 +72,8 @@ def measure_cell(
         found = crew.stop(begin_ns)
     window = Window((begin_ns - steering.begin_ns) / 1e9, (end_ns - steering.begin_ns) / 1e9)
     records, estimated = _counted(found)
-    warnings = [*steering.warnings, *counters.warnings, *estimated]
+    clock = [] if crew.clock == "kernel" else ["times are the client's own: the kernel did not stamp every read"]
+    warnings = [*steering.warnings, *counters.warnings, *estimated, *clock]
     result = derive(cell, records, window, before=counters.before, after=counters.after, warnings=warnings)
     return CellMeasurement(result, records)
 

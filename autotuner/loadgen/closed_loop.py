@@ -93,6 +93,11 @@ class ClosedLoop:
             last_end_ns=self._last_end_ns,
         )
 
+    @property
+    def clock(self) -> str:
+        """``kernel`` when every read was stamped by the kernel, else ``user``."""
+        return "user" if any(exchange.log.user_stamps for exchange in self._exchanges) else "kernel"
+
     def records(self, from_ns: int) -> list[tuple[RequestRecord, bool]]:
         """Every request that did not end before ``from_ns``, and whether the server counted its tokens chunk by chunk."""
         return [

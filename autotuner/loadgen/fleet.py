@@ -118,6 +118,8 @@ class Crew:
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
         self._progress: dict[int, Progress] = {}
+        self.clock = "kernel"
+        """Whose timestamps the records of the last cell carry: ``kernel``, or ``user`` where the kernel gave none."""
         self._selector = selectors.DefaultSelector()
         for worker in workers:
             self._selector.register(worker, selectors.EVENT_READ)
@@ -148,6 +150,7 @@ class Crew:
                 if "records" in message:
                     records = _RECORDS.validate_python(message["records"])
                     found.extend(zip(records, cast("list[bool]", message["counted"]), strict=True))
+                    self.clock = "user" if message["clock"] == "user" else self.clock
                     waiting.discard(worker.pid)
         return sorted(found, key=lambda pair: (pair[0].start_s, pair[0].index))
 

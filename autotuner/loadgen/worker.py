@@ -1,7 +1,7 @@
 """A load worker: drives a share of a cell's lanes. JSON lines in and out; ends when its standard input does, and so with its parent.
 
 In: ``{"run": share}``, ``{"stop": from_ns}``.
-Out: ``{"ready": pid}``, ``{"progress": …}``, ``{"records": […], "counted": […]}``, ``{"defect": text}``.
+Out: ``{"ready": pid}``, ``{"progress": …}``, ``{"records": […], "counted": […], "clock": …}``, ``{"defect": text}``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ async def _run(share: Share, lines: asyncio.StreamReader) -> None:
     if text:
         found = closed_loop.records(json.loads(text)["stop"])
         records = RECORDS.dump_json([record for record, _ in found])
-        _say(b'{"records":%b,"counted":%b}' % (records, json.dumps([counted for _, counted in found]).encode()))
+        counted = json.dumps([counted for _, counted in found]).encode()
+        _say(b'{"records":%b,"counted":%b,"clock":"%b"}' % (records, counted, closed_loop.clock.encode()))
 
 
 def _report(closed_loop: ClosedLoop) -> None:

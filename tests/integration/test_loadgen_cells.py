@@ -3,6 +3,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autotuner.engines.base import Counters
-from autotuner.errors import Interrupted, TransportError
+from autotuner.errors import Interrupted, RetryTrial, TransportError
 from autotuner.loadgen.calibration import calibrate
 from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
@@ -72,14 +75,15 @@ class ScriptedServer:
             length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1])
             body = json.loads(await reader.readexactly(length))
             self.requests.append(body)
-            number = len(self.requests)
             self.open += 1
-            await self._answer(writer, body, number)
-            await writer.drain()
+            try:
+                await self._answer(writer, body, len(self.requests))
+                await writer.drain()
+            finally:
+                self.open -= 1
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            self.open -= 1
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, object], number: int) -> None:
@@ -175,6 +179,13 @@ def measure(
         read_counters=counters,
         should_stop=should_stop,
     )
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
+    end = time.monotonic() + timeout_s
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
 
 
 def test_tokens_rates_and_acceptance_are_those_that_the_server_sent(server: ScriptedServer) -> None:
@@ -277,6 +288,7 @@ def test_a_stop_interrupts_within_a_second_and_no_connection_is_left(server: Scr
     with pytest.raises(Interrupted):
         measure(server, "plain", plan=CellPlan(window_s=60, max_window_s=60), should_stop=lambda: time.monotonic() > stop_at)
     assert time.monotonic() - stop_at < 1.5
+    assert wait_until(lambda: server.open == 0)
 
 
 def test_abandoned_requests_count_for_tokens_and_not_as_failures(server: ScriptedServer) -> None:
@@ -316,6 +328,53 @@ def test_workers_are_kept_between_cells_and_end_with_their_input(server: Scripte
     assert {worker.pid for worker in fleet()._idle} == before
     fleet().close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+
+
+def test_a_worker_that_is_killed_is_a_reason_to_try_again(server: ScriptedServer) -> None:
+    measure(server, "plain")
+    victim = fleet()._idle[0].pid
+    killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(RetryTrial, match=str(victim)):
+        measure(server, "plain", plan=CellPlan(window_s=30, max_window_s=30))
+    killer.join()
+    assert measure(server, "plain").result.requests > 0
+
+
+def test_workers_end_when_their_parent_is_killed(server: ScriptedServer) -> None:
+    program = f"""
+from autotuner.loadgen.cells import CellPlan, measure_cell
+from autotuner.loadgen.fleet import fleet
+from autotuner.loadgen.prompts import PromptSource
+from autotuner.model.workload import Cell, Sampling
+def should_stop():
+    return False
+with fleet().crew(1) as crew:
+    print(crew._workers[0].pid, flush=True)
+measure_cell({server.url!r}, model="plain", chat_path={PATH!r}, cell=Cell(context=60, concurrency=2), prompts=PromptSource(("code",)),
+             sampling=Sampling(), plan=CellPlan(window_s=60, max_window_s=60), read_counters=None, should_stop=should_stop)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        worker = Path(f"/proc/{parent.stdout.readline().strip()}")
+    assert wait_until(lambda: server.open > 0)
+    assert worker.exists()
+    parent.kill()
+    parent.wait()
+    assert wait_until(lambda: not _runs(worker))
+    assert wait_until(lambda: server.open == 0)
+
+
+def _runs(process: Path) -> bool:
+    try:
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_times_come_from_the_kernel(server: ScriptedServer) -> None:
+    assert not any("kernel" in warning for warning in measure(server, "plain").result.warnings)
 
 
 def test_a_counter_page_that_fails_costs_a_warning_only(server: ScriptedServer) -> None:
