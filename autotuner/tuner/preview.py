@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from autotuner.deploy import find_production
+from autotuner.deploy.production import read_production
 from autotuner.errors import InfeasibleConfig
 from autotuner.model.events import Listener
 from autotuner.model.workload import Cell, Workload
+from autotuner.services.hostside import HostSide
 from autotuner.tuner.agenda import Planned, opening_moves
 from autotuner.tuner.night import NightPlan, reach
 from autotuner.tuner.opening import locate, study_name
@@ -54,7 +55,8 @@ class Preview:
 def preview(plan: NightPlan, *, listener: Listener) -> Preview:
     """Look the host over and lay out the run. Raises as a run would; changes nothing on the host."""
     with reach(plan, listener) as there:
-        production = find_production(plan.host, there.transport)
+        host_side = HostSide(there.transport, pythons=("python3", plan.host.engine.python))
+        production = read_production(plan.host, there.engine, host_side)
         live = there.engine.read_argv(production.argv, host=plan.host) if production else None
         moves, _ = opening_moves(plan.space, there.facts.names(), live)
         launches = []
