@@ -124,7 +124,7 @@ def captured_batches(serving: Serving) -> tuple[int, ...]:
     small = range(1, 9) if serving.speculative else (1, 2, 4, 8, 12)
     steps = [*small, *range(16, 257, 8), *range(272, 513, 16)]
     largest = min(serving.graph_max_batch, serving.max_running)
-    return tuple(batch for batch in steps if batch < largest) + (largest,)
+    return (*(batch for batch in steps if batch < largest), largest)
 
 
 def _capture_seconds(serving: Serving) -> float:
@@ -132,5 +132,5 @@ def _capture_seconds(serving: Serving) -> float:
 
 
 def _arguments(resolved: Resolved) -> str:
-    hidden = ("simulate",)
+    hidden = ("simulate", "api_key")
     return ", ".join(f"{name}={value!r}" for name, value in sorted(vars(resolved.args).items()) if name not in hidden)
