@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import get_args
 
 from autotuner.errors import TransportError
 from autotuner.loadgen.control import ControlClient
-from autotuner.loadgen.prompts import Fit, PromptSource, filler_sample, texts_of
+from autotuner.loadgen.prompts import Fit, filler_sample, texts_of
+from autotuner.model.workload import Domain
 
 NONCE = "[0123456789]"
 SAMPLE_CHARS = 6000
+MINIMUM_CHARS = 200
 ROOM = 16
 """Tokens left free below the longest context for the answer and the error of the first guess."""
 
 
-def calibrate(prompts: PromptSource, control: ControlClient, *, model: str, chat_path: str, contexts: Sequence[int]) -> PromptSource:
-    """The same prompts, sized for the tokenizer and template of the server behind ``control``.
+def calibrate(
+    control: ControlClient, *, model: str, chat_path: str, contexts: Sequence[int], domains: Sequence[Domain] = get_args(Domain)
+) -> Fit:
+    """How the server behind ``control`` counts prompts, for ``PromptSource.with_fit``; holds as long as model and template do.
 
     Asks once for the template, once per domain, and once for the text that fills contexts, which is as long as the longest context allows.
     Raises ``TransportError`` when the server does not answer or does not count prompt tokens.
@@ -26,19 +30,15 @@ def calibrate(prompts: PromptSource, control: ControlClient, *, model: str, chat
         return _prompt_tokens(control, model, chat_path, text)
 
     overhead = count(NONCE)
-    questions = []
-    for domain in prompts.domains:
-        text = texts_of(domain)
-        questions.append((domain, _chars_per_token(text, count(f"{NONCE} {text}") - overhead)))
-    fit = Fit(overhead_tokens=overhead, question_chars=tuple(questions))
-    room = (max(contexts, default=0) - overhead - ROOM) * 2
-    text = filler_sample(max(200, min(SAMPLE_CHARS, room)))
-    filler_chars = _chars_per_token(text, count(f"{NONCE} {text}") - overhead)
-    return prompts.with_fit(replace(fit, filler_chars=filler_chars))
+    # A long sample might not fit where only short contexts are served.
+    room = max(MINIMUM_CHARS, min(SAMPLE_CHARS, (max(contexts, default=0) - overhead - ROOM) * 2))
 
+    def chars_per_token(text: str) -> float:
+        sample = text[:room]
+        return len(sample) / max(1, count(f"{NONCE} {sample}") - overhead)
 
-def _chars_per_token(text: str, tokens: int) -> float:
-    return len(text) / max(tokens, 1)
+    questions = tuple((domain, chars_per_token(texts_of(domain))) for domain in domains)
+    return Fit(overhead_tokens=overhead, question_chars=questions, filler_chars=chars_per_token(filler_sample(SAMPLE_CHARS)))
 
 
 def _prompt_tokens(control: ControlClient, model: str, chat_path: str, text: str) -> int:

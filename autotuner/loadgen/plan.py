@@ -15,19 +15,30 @@ SHORTEST_WARM_UP = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
-    """Times in seconds. The window is at least ``window_s`` long and grows until enough answers ended in it, up to ``max_window_s``."""
+    """Times in seconds. The window is at least ``window_s`` long and grows until enough answers ended in it, up to a cap."""
 
     window_s: float = 4.0
     warmup_s: float = 1.5
     request_timeout_s: float = 120
     """A request without a byte for so long is an error."""
     seed: int = 0
-    max_window_s: float = 15.0
+    max_window_s: float | None = None
+    """The cap; four times ``window_s`` when not given."""
     max_warmup_s: float = 30.0
     """Where some lanes still wait for a first token after this, the window starts without them, with a warning."""
-    settle_s: float = 3.0
-    """How much longer than ``warmup_s`` to wait for the rate of chunks to stop moving."""
+    settle_s: float | None = None
+    """How much longer than ``warmup_s`` to wait for the rate of chunks to stop moving; twice ``warmup_s`` when not given."""
     min_answers: int = 3
+
+    @property
+    def longest_window_s(self) -> float:
+        """How long the window may grow."""
+        return max(self.window_s, 4 * self.window_s if self.max_window_s is None else self.max_window_s)
+
+    @property
+    def longest_warmup_s(self) -> float:
+        """When the window begins although the rate of chunks still moves."""
+        return self.warmup_s + (2 * self.warmup_s if self.settle_s is None else self.settle_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

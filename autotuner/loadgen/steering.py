@@ -9,7 +9,7 @@ from autotuner.loadgen.plan import CellPlan, Progress
 LONGEST_SLICE_S = 0.4
 RATE_TOLERANCE = 0.2
 PATIENCE = 4
-"""How many times ``max_window_s`` a window may last while not a single answer has ended in it."""
+"""How many times its cap a window may last while not a single answer has ended in it."""
 
 
 class Steering:
@@ -58,7 +58,7 @@ class Steering:
         """Whether every lane has had a token and the rate has settled, or had its time to."""
         plan = self._plan
         all_started = progress.first >= self._concurrency and elapsed_s >= plan.warmup_s
-        return all_started and (self._rates.settled or elapsed_s >= plan.warmup_s + plan.settle_s)
+        return all_started and (self._rates.settled or elapsed_s >= plan.longest_warmup_s)
 
     def _close(self, now_ns: int, progress: Progress, begin_ns: int) -> None:
         answered = progress.answered - self._answered_before
@@ -66,7 +66,7 @@ class Steering:
         if answered >= self._answers_needed and at_ns - begin_ns >= self._plan.window_s * 1e9:
             self.window_end_ns = at_ns
             return
-        longest_s = max(self._plan.max_window_s, self._plan.window_s) * (1 if answered else PATIENCE)
+        longest_s = self._plan.longest_window_s * (1 if answered else PATIENCE)
         if now_ns - begin_ns >= longest_s * 1e9:
             self.window_end_ns = at_ns
             if answered < self._plan.min_answers:

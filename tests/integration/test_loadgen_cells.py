@@ -389,9 +389,9 @@ def test_a_counter_page_that_fails_costs_a_warning_only(server: ScriptedServer) 
 
 def test_calibration_sizes_prompts_to_what_the_server_counts(server: ScriptedServer) -> None:
     with ControlClient(server.url) as control:
-        source = calibrate(
-            PromptSource(("code", "explanation", "rag"), seed=3), control, model="plain", chat_path=PATH, contexts=(60, 1024, 30000)
-        )
+        fit = calibrate(control, model="plain", chat_path=PATH, contexts=(60, 1024, 30000))
+        assert fit.overhead_tokens == OVERHEAD + round(12 / CHARS_PER_TOKEN)
+        source = PromptSource(("code", "explanation", "rag"), seed=3).with_fit(fit)
         for context in (60, 200, 1024, 30000):
             counts = []
             for index in range(9):
@@ -400,6 +400,14 @@ def test_calibration_sizes_prompts_to_what_the_server_counts(server: ScriptedSer
             assert sorted(counts)[4] == pytest.approx(context, rel=0.05)
 
 
+def test_calibration_asks_for_little_where_only_short_contexts_are_served(server: ScriptedServer) -> None:
+    with ControlClient(server.url) as control:
+        calibrate(control, model="plain", chat_path=PATH, contexts=(200,), domains=("code",))
+    sizes = [len(str(request["messages"][0]["content"])) for request in server.requests]  # type: ignore[index]
+    assert len(sizes) == 3
+    assert max(sizes) / CHARS_PER_TOKEN + OVERHEAD < 200
+
+
 def test_calibration_says_what_is_missing(server: ScriptedServer) -> None:
     with ControlClient(server.url) as control, pytest.raises(TransportError, match=r"usage\.prompt_tokens"):
-        calibrate(PromptSource(("code",)), control, model="no-usage", chat_path=PATH, contexts=(60,))
+        calibrate(control, model="no-usage", chat_path=PATH, contexts=(60,))

@@ -80,3 +80,9 @@ def test_warm_up_answers_have_different_lengths_and_measured_ones_do_not() -> No
     assert [share.limit(lane, S) for lane in range(8)] == [32, 64, 128, 192, 256, 320, 384, 448]
     assert {share.limit(lane, 2 * S) for lane in range(8)} == {512}
     assert [share.start_delay_s(lane) for lane in (0, 4)] == [0, 0.375]
+
+
+def test_the_caps_follow_the_window_and_the_warm_up_unless_given() -> None:
+    assert (CellPlan(window_s=0.5, warmup_s=0.2).longest_window_s, CellPlan(warmup_s=0.5).longest_warmup_s) == (2, 1.5)
+    given = CellPlan(window_s=6, max_window_s=5, warmup_s=1, settle_s=0)
+    assert (given.longest_window_s, given.longest_warmup_s) == (6, 1)
