@@ -11,7 +11,7 @@ from autotuner.decide.cells import Window, derive
 from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, TransportError
 from autotuner.loadgen.fleet import Crew, fleet
-from autotuner.loadgen.plan import LANES_PER_WORKER, CellPlan, Share
+from autotuner.loadgen.plan import LANES_PER_WORKER, CellPlan, Share, cell_seconds
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.steering import Steering
 from autotuner.model.measurement import CellResult, RequestRecord
@@ -70,7 +70,7 @@ def measure_cell(
         counters.read_after()
         time.sleep(EDGE_S)
         found = crew.stop(begin_ns)
-    window = Window((begin_ns - steering.begin_ns) / 1e9, (end_ns - steering.begin_ns) / 1e9)
+    window = Window(cell_seconds(begin_ns, steering.begin_ns), cell_seconds(end_ns, steering.begin_ns))
     records, estimated = _counted(found)
     clock = [] if crew.clock == "kernel" else ["times are the client's own: the kernel did not stamp every read"]
     warnings = [*steering.warnings, *counters.warnings, *estimated, *clock]

@@ -12,7 +12,7 @@ import httpx
 
 from autotuner.loadgen.chat import Reply, read_reply, request_body, with_limit
 from autotuner.loadgen.control import HTTPX_ERRORS, error_class
-from autotuner.loadgen.plan import Progress, Share
+from autotuner.loadgen.plan import Progress, Share, cell_seconds
 from autotuner.loadgen.transport import MeasuredTransport
 from autotuner.loadgen.wire import ReadLog
 from autotuner.model.measurement import RequestRecord
@@ -184,9 +184,9 @@ def _record(exchange: Exchange, begin_ns: int) -> tuple[RequestRecord, bool]:
         index=exchange.index,
         lane=exchange.lane,
         domain=exchange.domain,
-        start_s=_seconds(log.sent_ns or exchange.failed_ns or begin_ns, begin_ns),
-        chunks=tuple((_seconds(stamp, begin_ns), tokens) for stamp, tokens in reply.chunks),
-        end_s=None if end_ns is None else _seconds(end_ns, begin_ns),
+        start_s=cell_seconds(log.sent_ns or exchange.failed_ns or begin_ns, begin_ns),
+        chunks=tuple((cell_seconds(stamp, begin_ns), tokens) for stamp, tokens in reply.chunks),
+        end_s=None if end_ns is None else cell_seconds(end_ns, begin_ns),
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=None if abandoned else reply.completion_tokens,
         cached_tokens=reply.cached_tokens,
@@ -203,7 +203,3 @@ def _partial(log: ReadLog) -> Reply:
     reply = read_reply(log)
     reply.detail = None
     return reply
-
-
-def _seconds(at_ns: int, begin_ns: int) -> float:
-    return round((at_ns - begin_ns) / 1e9, 7)

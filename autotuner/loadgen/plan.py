@@ -13,6 +13,11 @@ SHORTEST_WARM_UP = 32
 """Tokens of the shortest warm-up answer."""
 
 
+def cell_seconds(at_ns: int, begin_ns: int) -> float:
+    """A moment on the clock of its cell. Rounded here and nowhere else, so that equal moments stay equal."""
+    return round((at_ns - begin_ns) / 1e9, 7)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
     """Times in seconds. The window is at least ``window_s`` long and grows until enough answers ended in it, up to a cap."""

@@ -237,6 +237,8 @@ def test_one_lane_is_measured_from_the_end_of_an_answer_to_the_end_of_an_answer(
     whole = found.result.metrics["output_tok_s"] * found.result.window_s / 60
     assert whole == pytest.approx(round(whole), abs=0.02)
     assert tokens >= round(whole) * 60
+    # The warm-up's last answer, at whose end the window begins, is no part of it.
+    assert found.result.requests == round(whole)
 
 
 @pytest.mark.parametrize("script", ["http-500", "in-band", "malformed", "truncated", "no-finish", "no-done", "no-usage"])
