@@ -77,7 +77,7 @@ def _paths(source: Source) -> None:
 
 def _window(source: Source) -> None:
     window = source.mapping("window")
-    if window and window.get("start") == window.get("end"):
+    if isinstance(window.get("start"), str) and window["start"] == window.get("end"):
         source.error(
             ("window",), f"the window starts and ends at {window.get('start')}, so it is empty", "leave window: out to tune at any time"
         )

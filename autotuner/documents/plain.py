@@ -197,10 +197,8 @@ def _wrong_tag(item: _Found) -> Words:
 
 
 def _no_tag(item: _Found) -> Words:
-    name, value = _options(_context(item)["discriminator"])[0], item.details["input"]
-    if not isinstance(value, dict):
-        return f"'{_key(item)}' must be a mapping with the key '{name}', but is {shown(value)}", None
-    typo = near(name, value)
+    name = _options(_context(item)["discriminator"])[0]
+    typo = near(name, item.details["input"])
     return f"the key '{name}' is missing in '{_key(item)}'", f"'{typo}' stands there: did you mean '{name}'?" if typo else f"add '{name}:'"
 
 

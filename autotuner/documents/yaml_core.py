@@ -188,7 +188,7 @@ class _Reader:
         text = str(node.value)
         if node.start_mark.line == node.end_mark.line:
             self._source.text_offset[path] = 0 if node.style is None else 1
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        if _half_character(text):
             self._refuse(node, path, "half of a surrogate pair is not a character", "write the character itself")
             return None
         if node.tag != _PLAIN:
@@ -219,6 +219,9 @@ class _Reader:
             self._source.report(_mark(node), "a key must be text, but this is a list or a mapping", "write one 'key: value' per line")
             return None
         text = str(node.value)
+        if _half_character(text):
+            self._source.report(_mark(node), "half of a surrogate pair is not a character", "write the character itself")
+            return None
         if node.tag == _PLAIN and text == "<<":
             self._source.report(_mark(node), "merge keys (<<) are not part of YAML 1.2", "write the keys out")
             return None
@@ -230,3 +233,8 @@ class _Reader:
 
 def _mark(node: yaml.Node) -> Mark:
     return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _half_character(text: str) -> bool:
+    """Whether an escape left half of a surrogate pair, which no file can hold."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import zoneinfo
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,21 @@ def test_any_change_of_a_document_is_accepted_or_explained(tmp_path: Path, shipp
     problems = check_file(path)
     assert all(problem.message and "Input should" not in problem.message for problem in problems)
     assert len({(problem.line, problem.column, problem.message) for problem in problems}) == len(problems)
+
+
+def test_a_machine_without_time_zones_says_so_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(HOST + 'window: {start: "22:00", end: "07:00", timezone: Europe/Berlin}\n')
+    zoneinfo.reset_tzpath(to=[])
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        problems = check_file(path)
+    finally:
+        zoneinfo.reset_tzpath()
+    assert [(problem.severity, problem.hint) for problem in problems] in ([("warning", "install tzdata")], [])
+    assert load_host(str(path)).window.timezone == "Europe/Berlin"
+
+
+def test_a_document_in_a_text_raises_with_its_problems() -> None:
+    with pytest.raises(InvalidDocument, match="<text>:1:1: error: the file is empty"):
+        parse_document("")
