@@ -39,6 +39,7 @@ class Launch:
     on_stage: Callable[[Stage, float], None]
     should_stop: Callable[[], bool]
     alive: Callable[[], None]
+    fence: Callable[[], None]
     stage: Stage = Stage.START
     stage_s: dict[str, float] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
@@ -115,6 +116,7 @@ class Launch:
             raise foreign(self.host, listener)
 
     def _explain_death(self, exit_code: int | None) -> None:
+        self.fence()  # the host's own watchdog may have ended it
         self._check_owner()
         self.services.stop(self.handle, timeout_s=_AFTERMATH_S)
         self._follow()

@@ -25,10 +25,12 @@ def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | Non
         return
     transport.write(f"{folder}/request", b"restore", mode=0o600)
     trouble = host_side.call("arm", {"session": folder}).get("error")
-    while time.monotonic() < deadline and trouble is None:
+    while time.monotonic() < deadline:
         state = host_side.call("session", {"session": folder})
         if state["snapshot"] != found:
             return
+        if trouble is not None:
+            break
         outcome = state["outcome"] or {}
         if state["watchdog"] is None:
             tried = outcome.get("token") == found

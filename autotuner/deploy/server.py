@@ -26,8 +26,9 @@ class Server:
         facts: LaunchFacts,
         info: Mapping[str, object],
         alive: Callable[[], None],
+        fence: Callable[[], None],
     ) -> None:
-        """``alive`` is called whenever the server is looked after; it raises when the session must end."""
+        """``alive`` is called whenever the server is looked after; ``fence`` raises when the session has lost the host."""
         self.facts = facts
         self.info = info
         self.handle = handle
@@ -35,6 +36,7 @@ class Server:
         self._engine = engine
         self._follower = follower
         self._alive = alive
+        self._fence = fence
 
     def log(self) -> str:
         """Its log so far; also after it was stopped. Of a very long one the middle is left out."""
@@ -47,4 +49,5 @@ class Server:
         self._alive()
         status = self._services.status(self.handle)
         if not status.running:
+            self._fence()  # the host's own watchdog may have ended it
             raise_failure(self._engine.classify(self.log(), exit_code=status.exit_code, stage=Stage.SERVE))

@@ -139,6 +139,7 @@ class HostSession:
             on_stage=on_stage,
             should_stop=should_stop,
             alive=self._alive,
+            fence=self._fence,
         )
         try:
             facts, info = launch.wait()
@@ -153,6 +154,7 @@ class HostSession:
             facts=facts,
             info=info,
             alive=self._alive,
+            fence=self._fence,
         )
 
     def stop(self) -> None:
@@ -161,6 +163,9 @@ class HostSession:
         if self._candidate is None:
             return
         handle, follower = self._candidate
+        if self._lost():  # the watchdog has stopped it, and production serves again
+            self._candidate = None
+            return
         self._services.stop(handle, timeout_s=self._host.limits.stop_timeout_s)
         self._candidate = None
         follower.lines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -46,6 +47,13 @@ def plain_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
+def _close_all_but(kept: int) -> None:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are wanted, not paths
+        if int(name) not in {0, 1, 2, kept}:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
 def _run(work: Callable[[Callable[[dict[str, Any]], None]], None], writer: int) -> None:
     waiting = [writer]
 
@@ -56,6 +64,7 @@ def _run(work: Callable[[Callable[[dict[str, Any]], None]], None], writer: int) 
 
     status = 1
     try:
+        _close_all_but(writer)  # a lock that the caller holds must not live on in here
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
@@ -69,6 +78,7 @@ def _run(work: Callable[[Callable[[dict[str, Any]], None]], None], writer: int) 
     except Exception:  # noqa: BLE001 - the boundary of a program: the caller gets the text
         if waiting:
             report({"error": traceback.format_exc()})
+        traceback.print_exc()
     finally:
-        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)

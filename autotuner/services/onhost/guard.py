@@ -12,7 +12,9 @@ The same routine runs at the end of every night, so it is never used for the fir
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +23,8 @@ from typing import Any
 from . import detach, files, lease, processes, production, supervise
 
 _POLL_S = 0.2
-_ATTEMPTS = 6
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
+_PAUSES_S = (0.0, 1.0, 3.0, 10.0, 20.0)
+"""Before each attempt: what kept production from starting (memory of the GPU, a port) may need a moment to be given back."""
 
 
 def arm(request: dict[str, Any]) -> dict[str, Any]:
@@ -51,14 +52,16 @@ def watch(folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
     own = processes.read(os.getpid())
     record = {"pid": os.getpid(), "started": own.started if own else 0, "token": snapshot["token"]}
     files.write_json(folder / "watchdog.json", record)
+    os.dup2(os.open(folder / "guard.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     report(record)
     reason = _await_reason(folder, snapshot)
-    pause = _FIRST_PAUSE_S
-    for _ in range(_ATTEMPTS):
-        if restore({"session": str(folder), "reason": reason, "token": snapshot["token"]})["ok"]:
-            return
+    for pause in _PAUSES_S:
         time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE_S)
+        try:
+            if restore({"session": str(folder), "reason": reason, "token": snapshot["token"]})["ok"]:
+                return
+        except OSError as error:  # a full disk must not be the end of the one who brings production back
+            sys.stderr.write(f"{error}\n")
     note(folder, "giving up; the next start of the tuner, or a person, brings production back")
 
 
@@ -87,7 +90,7 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
 
 def note(folder: Path, text: str) -> None:
     """A line in the guard's log."""
-    with (folder / "guard.log").open("a") as file:
+    with contextlib.suppress(OSError), (folder / "guard.log").open("a") as file:
         file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} [{os.getpid()}] {text}\n")
 
 

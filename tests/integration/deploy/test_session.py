@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from autotuner.deploy import HostSession, Server
+from autotuner.deploy.failures import TransientFailure
+from autotuner.errors import InfeasibleConfig, Interrupted, NotRestored, Refused, StopStudy
+from autotuner.model.outcome import Stage as LaunchStage
+from autotuner.services.onhost import processes
+
+
+def launch(session: HostSession, stage, *arguments: str, name: str = "candidate-1", stages: list | None = None) -> Server:  # noqa: ANN001
+    heard = stages if stages is not None else []
+    return session.launch(stage.spec(*arguments, name=name), on_stage=lambda *at: heard.append(at), should_stop=lambda: False)
+
+
+def test_a_night_leaves_production_as_it_was(stage) -> None:  # noqa: ANN001
+    before = stage.produce()
+    environment = processes.environment(before.pid)
+    stages: list[tuple[LaunchStage, float]] = []
+    with stage.session() as session:
+        assert session.production is not None
+        assert session.production.argv == tuple(before.args)
+        assert session.production.answered
+        assert "s3cret" not in repr(session.production)
+        assert stage.serving()["label"] == "production"
+        server = launch(session, stage, stages=stages)
+        assert stage.serving() == {"label": "candidate", "marker": "candidate-1"}
+        assert before.wait() == -signal.SIGTERM
+        assert server.info == {"label": "candidate", "marker": "candidate-1"}
+        assert server.facts.argv == stage.spec().argv
+        assert server.facts.env == {"MARKER": "candidate-1"}
+        assert server.facts.launch_s > 0
+        server.check()
+        second = launch(session, stage, name="candidate-2")
+        assert second.info["marker"] == "candidate-2"
+        assert "ready to roll" in server.log()
+    assert [at[0] for at in stages] == [LaunchStage.START, LaunchStage.RESOLVE, LaunchStage.LOAD, LaunchStage.READY]
+    assert stage.serving() == {"label": "production", "marker": "as before"}
+    pid = stage.listener()
+    assert processes.arguments(pid) == list(before.args)
+    assert processes.environment(pid) == environment
+    assert os.readlink(f"/proc/{pid}/cwd") == str(stage.folder)
+    assert os.readlink(f"/proc/{pid}/fd/1") == str(stage.folder / "production.out")
+    assert stage.candidates() == set()
+    assert list((stage.folder / "leases").iterdir()) == []
+
+
+def test_a_session_that_launches_nothing_does_not_touch_production(stage) -> None:  # noqa: ANN001
+    before = stage.produce()
+    with stage.session():
+        pass
+    assert before.poll() is None
+    assert stage.listener() == before.pid
+
+
+def test_twice_in_a_row_and_without_production(stage) -> None:  # noqa: ANN001
+    for _ in range(2):
+        with stage.session() as session:
+            assert session.production is None
+            launch(session, stage)
+        assert stage.listener() is None
+        assert stage.ours() == set()
+
+
+def test_a_second_tuner_is_refused_by_name_and_disturbs_nothing(stage) -> None:  # noqa: ANN001
+    with stage.session(holder="ann@box (pid 7)") as session:
+        server = launch(session, stage)
+        with pytest.raises(Refused, match=r"ann@box \(pid 7\) since 20.*a test") as refused, stage.session(holder="bob"):
+            pass
+        assert str(os.getpid()) in (refused.value.hint or "")
+        server.check()
+        assert stage.serving()["label"] == "candidate"
+
+
+@pytest.mark.parametrize("production", ["auto", "none"])
+def test_a_foreign_owner_of_the_port_is_named_and_lives(stage, production: str) -> None:  # noqa: ANN001
+    stage.service["production"] = production
+    foreign = stage.start_foreign()
+    with pytest.raises(Refused, match=rf"port {stage.port} of here is held by .*http.server.*\(pid {foreign.pid}\)"), stage.session():
+        pass
+    assert foreign.poll() is None
+    assert list((stage.folder / "leases").iterdir()) == []
+
+
+def test_a_foreign_process_that_takes_the_port_during_the_night(stage) -> None:  # noqa: ANN001
+    with stage.session() as session:
+        launch(session, stage)
+        session.stop()
+        foreign = stage.start_foreign()
+        with pytest.raises(Refused, match=rf"\(pid {foreign.pid}\)"):
+            launch(session, stage, name="candidate-2")
+    assert foreign.poll() is None
+
+
+def test_an_own_web_server_in_this_very_process_is_not_stopped(stage) -> None:  # noqa: ANN001
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", stage.port), http.server.SimpleHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(Refused, match=rf"\(pid {os.getpid()}\)"), stage.session():
+            pass
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_production_that_could_not_come_back_is_refused_before_it_is_stopped(stage) -> None:  # noqa: ANN001
+    program = stage.folder / "python-of-sglang"
+    program.symlink_to(os.path.realpath("/proc/self/exe"))
+    before = stage.produce_with(str(program))
+    program.unlink()
+    with pytest.raises(Refused, match=r"could not be brought back: its program .* is no longer there"), stage.session():
+        pass
+    assert before.poll() is None
+    assert stage.listener() == before.pid
+
+
+def test_production_none_refuses_what_serves(stage) -> None:  # noqa: ANN001
+    stage.service["production"] = "none"
+    before = stage.produce()
+    with pytest.raises(Refused, match=r"production is none, but .* serves"), stage.session():
+        pass
+    assert before.poll() is None
+
+
+def test_declared_production_is_started_as_declared(stage) -> None:  # noqa: ANN001
+    before = stage.produce()
+    stage.service["production"] = {"argv": list(before.args), "env": {"MARKER": "declared"}, "cwd": "/"}
+    with stage.session() as session:
+        launch(session, stage)
+    assert stage.serving() == {"label": "production", "marker": "declared"}
+    assert os.readlink(f"/proc/{stage.listener()}/cwd") == "/"
+
+
+def test_declared_production_that_is_inactive_stays_inactive(stage) -> None:  # noqa: ANN001
+    stage.service["production"] = {"argv": list(stage.command(label="production"))}
+    with stage.session() as session:
+        assert session.production is None
+        launch(session, stage)
+    assert stage.listener() is None
+
+
+def test_another_server_than_the_declared_one_is_refused(stage) -> None:  # noqa: ANN001
+    before = stage.produce()
+    stage.service["production"] = {"argv": ["python3", "-m", "sglang.launch_server", "--other"]}
+    with pytest.raises(Refused, match="but service.production names python3 -m sglang.launch_server --other"), stage.session():
+        pass
+    assert before.poll() is None
+
+
+def test_death_while_starting_is_classified_with_its_log(stage) -> None:  # noqa: ANN001
+    with stage.session() as session:
+        with pytest.raises(InfeasibleConfig) as caught:
+            launch(session, stage, "--fail", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+        assert caught.value.failure.kind == "torch-oom"
+        assert caught.value.failure.stage is LaunchStage.LOAD
+        assert stage.candidates() == set()
+        assert launch(session, stage, name="candidate-2").info["marker"] == "candidate-2"
+
+
+def test_death_for_a_passing_reason_is_to_be_tried_again(stage) -> None:  # noqa: ANN001
+    text = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+    with stage.session() as session, pytest.raises(TransientFailure) as caught:
+        launch(session, stage, "--fail", text)
+    assert caught.value.failure.kind == "gloo-closed"
+
+
+def test_death_while_serving_is_found_by_check(stage) -> None:  # noqa: ANN001
+    with stage.session() as session:
+        server = launch(session, stage)
+        stage.get("/die")
+        stage.until(lambda: not stage.services.status(server.handle).running, "death")
+        with pytest.raises(InfeasibleConfig) as caught:
+            server.check()
+        assert (caught.value.failure.kind, caught.value.failure.stage) == ("torch-oom", LaunchStage.SERVE)
+
+
+def test_never_ready(stage) -> None:  # noqa: ANN001
+    stage.limits["ready_timeout_s"] = 2.0
+    with stage.session() as session, pytest.raises(InfeasibleConfig, match="not ready after 2 s") as caught:
+        launch(session, stage, "--never-ready")
+    assert caught.value.failure.kind == "never-ready"
+    assert "ready to roll" in caught.value.failure.evidence[-1]
+    assert stage.ours() == set()
+
+
+def test_hung_in_a_stage(stage) -> None:  # noqa: ANN001
+    stage.limits["stage_timeout_s"] = 1.0
+    with stage.session() as session, pytest.raises(InfeasibleConfig, match="no progress for . s in stage load") as caught:
+        launch(session, stage, "--silent")
+    assert (caught.value.failure.kind, caught.value.failure.stage) == ("hung", LaunchStage.LOAD)
+    assert stage.ours() == set()
+
+
+def test_should_stop_ends_the_launch(stage) -> None:  # noqa: ANN001
+    stage.produce()
+    with stage.session() as session, pytest.raises(Interrupted):
+        session.launch(stage.spec("--silent"), on_stage=lambda *_: None, should_stop=lambda: True)
+    assert stage.serving()["label"] == "production"
+    assert stage.candidates() == set()
+
+
+@pytest.mark.parametrize("how", [(), ("--clean-environment",)])
+def test_grandchildren_of_a_stubborn_candidate_are_gone(stage, how: tuple[str, ...]) -> None:  # noqa: ANN001
+    stage.limits["stop_timeout_s"] = 0.5
+    pid_file = stage.folder / "grandchild"
+    with stage.session() as session:
+        launch(session, stage, "--stubborn", "--grandchild", str(pid_file), *how)
+        pid = int(pid_file.read_text())
+        assert pid in processes.table()
+        session.stop()
+        assert pid not in processes.table()
+        assert stage.listener() is None
+
+
+def test_ctrl_c_in_the_middle_and_again_while_restoring(stage) -> None:  # noqa: ANN001
+    stage.produce("--start-s", "1")
+    session = stage.session()
+    with pytest.raises(KeyboardInterrupt), session:
+        launch(session, stage)
+        threading.Timer(0.6, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        raise KeyboardInterrupt
+    assert stage.serving()["label"] == "production"
+    assert stage.candidates() == set()
+    assert any("bringing production back first" in notice for notice in stage.notices)
+
+
+def test_production_that_does_not_come_back_is_said_loudly_with_the_command(stage, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+    script = stage.folder / "sglang_start.py"
+    script.write_text(Path(stage.server).read_text())
+    before = stage.produce_with(stage.python, script=str(script))
+    stage.limits["ready_timeout_s"] = 5.0
+    script_text = script.read_text()
+    with pytest.raises(NotRestored, match="production on port .* is not as it was") as caught, stage.session() as session:
+        launch(session, stage)
+        script.write_text("raise SystemExit('broken')")
+    assert caught.value.exit_code == 5
+    command = (caught.value.hint or "").removeprefix("on the host: ").partition(" — ")[0]
+    script.write_text(script_text)
+    done = stage.transport.run(command.split(), timeout_s=60)
+    assert json.loads(done.stdout)["ok"] is True
+    assert processes.arguments(stage.listener()) == list(before.args)
+    assert list((stage.folder / "leases").iterdir()) == []
+
+
+def test_production_that_fails_twice_is_started_again(stage) -> None:  # noqa: ANN001
+    script = stage.folder / "sglang_start.py"
+    tries = stage.folder / "tries"
+    flaky = f"import pathlib; p = pathlib.Path({str(tries)!r}); n = p.read_text() if p.exists() else ''; p.write_text(n + 'x')\n"
+    good = Path(stage.server).read_text()
+    script.write_text(good)
+    stage.produce_with(stage.python, script=str(script))
+    head, _, rest = good.partition("import argparse")
+    script.write_text(f"{head}{flaky}if len(n) < 2: raise SystemExit(1)\nimport argparse{rest}")
+    with stage.session() as session:
+        launch(session, stage)
+    assert tries.read_text() == "xxx"
+    assert stage.serving()["label"] == "production"
+
+
+def test_a_lost_lease_means_that_nothing_is_touched_any_more(stage) -> None:  # noqa: ANN001
+    stage.produce()
+    with pytest.raises(StopStudy, match="the lease was lost"), stage.session(ttl_s=2.0) as session:
+        server = launch(session, stage)
+        session._heartbeat.stop()
+        stage.until(lambda: (stage.serving() or {}).get("label") == "production", "the restore by the watchdog")
+        restored = stage.listener()
+        with pytest.raises(StopStudy, match="the lease was lost"):
+            server.check()
+        session.stop()
+        launch(session, stage, name="candidate-2")
+    assert stage.listener() == restored
+    assert stage.candidates() == set()
