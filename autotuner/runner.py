@@ -10,9 +10,10 @@ from autotuner.deploy import HostSession, Server
 from autotuner.engines.base import Counters, Engine
 from autotuner.errors import AutotunerError, InfeasibleConfig, RetryTrial, StopStudy
 from autotuner.errors import Interrupted as InterruptedByPerson
+from autotuner.loadgen.calibration import calibrate
 from autotuner.loadgen.cells import CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
-from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.prompts import Fit, PromptSource
 from autotuner.model.configuration import Configuration
 from autotuner.model.events import CellMeasured, Listener, StageReached
 from autotuner.model.facts import HostFacts
@@ -79,6 +80,8 @@ class Runner:
         self._store = store
         self._plan = plan
         self._listener = listener
+        self._fit: Fit | None = None
+        """How this model's tokenizer and template count; the same for every launch."""
 
     def run(
         self,
@@ -134,15 +137,19 @@ class Runner:
         keep_going: Callable[[Sequence[CellResult]], bool],
     ) -> bool:
         """Measure the trial's cells into ``cells``; whether all of them were."""
+        model = self._host.model.served_name or self._host.model.path
+        chat_path = self._engine.endpoints.chat
         with ControlClient(self._host.base_url) as control:
+            if self._fit is None:
+                self._fit = calibrate(control, model=model, chat_path=chat_path, contexts=[job.cell.context for job in trial.jobs])
             for job in trial.jobs:
                 self._flush(control)
                 measurement = measure_cell(
                     self._host.base_url,
-                    model=self._host.model.served_name or self._host.model.path,
-                    chat_path=self._engine.endpoints.chat,
+                    model=model,
+                    chat_path=chat_path,
                     cell=job.cell,
-                    prompts=job.prompts,
+                    prompts=job.prompts.with_fit(self._fit),
                     sampling=job.sampling,
                     plan=self._plan,
                     read_counters=lambda: self._counters(control),
