@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from autotuner.deploy import HostSession, Server
 from autotuner.engines.base import Counters, Engine
@@ -35,8 +37,9 @@ from autotuner.model.space import SearchSpace
 from autotuner.model.workload import Cell, Sampling
 from autotuner.records import RecordStore
 
-_FLUSH_ATTEMPTS = 20
-"""The prefix cache can only be flushed once the requests that a cell abandoned have left the server."""
+_FLUSH_S = 10.0
+"""The prefix cache can only be emptied once the requests that the last cell abandoned have left the server."""
+_FLUSH_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,7 @@ class Runner:
             if self._fit is None:
                 self._fit = calibrate(control, model=model, chat_path=chat_path, contexts=[job.cell.context for job in trial.jobs])
             for job in trial.jobs:
-                self._flush(control)
+                notes = self._flush(control)
                 measurement = measure_cell(
                     self._host.base_url,
                     model=model,
@@ -161,8 +164,9 @@ class Runner:
                     self._refuse_silent_server(control, measurement.result, trial)
                 if stop_cell():
                     raise InterruptedByPerson("stopped during a cell")
-                cells.append(measurement.result)
-                self._listener(CellMeasured(number=trial.number, result=measurement.result, done=len(cells), cells=len(trial.jobs)))
+                result = dataclasses.replace(measurement.result, warnings=(*measurement.result.warnings, *notes))
+                cells.append(result)
+                self._listener(CellMeasured(number=trial.number, result=result, done=len(cells), cells=len(trial.jobs)))
                 if not keep_going(cells):
                     break
         return len(cells) == len(trial.jobs)
@@ -171,16 +175,21 @@ class Runner:
         path = self._engine.endpoints.metrics
         return self._engine.counters(control.get_text(path)) if path else Counters()
 
-    def _flush(self, control: ControlClient) -> None:
-        """Empty the prefix cache, so that no cell profits from the one before."""
+    def _flush(self, control: ControlClient) -> tuple[str, ...]:
+        """Empty the prefix cache, so that no cell profits from the one before; a warning when that cannot be done."""
         path = self._engine.endpoints.flush
-        for _ in range(_FLUSH_ATTEMPTS if path else 0):
-            if control.post(f"{path}?timeout=5") == 200:
-                return
+        if path is None:
+            return ("the prefix cache cannot be emptied on this engine",)
+        until = time.monotonic() + _FLUSH_S
+        while (code := control.post(path)) != HTTPStatus.OK:
+            if time.monotonic() >= until:
+                return (f"the prefix cache was not emptied before this cell: the server answered {code}",)
+            time.sleep(_FLUSH_PAUSE_S)
+        return ()
 
     def _refuse_silent_server(self, control: ControlClient, result: CellResult, trial: Trial) -> None:
         """Not one request of a cell was answered: the configuration cannot serve, whatever the process list says."""
-        answers = control.status(self._engine.endpoints.ready) == 200
+        answers = control.status(self._engine.endpoints.ready) == HTTPStatus.OK
         errors = ", ".join(f"{count} × {kind}" for kind, count in sorted(result.errors.items())) or "no answer"
         state = "still answers its health check" if answers else "no longer answers its health check"
         raise InfeasibleConfig(
