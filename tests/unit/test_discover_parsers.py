@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotuner.discover import checkpoint, gpus, machine, topology
+from autotuner.discover.ports import looks_like_engine, shown
+from autotuner.errors import StopStudy
+from autotuner.model.host import Host
+from autotuner.services.onhost.sockets import parse_listeners
+
+DATA = Path(__file__).parents[1] / "data" / "discover"
+
+
+def data(name: str) -> str:
+    return (DATA / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "sm", "memory", "driver"),
+    [
+        ("gpus-1-h200.csv", 1, 90, 140.4, "580.159.03"),
+        ("gpus-2-rtxpro6000.csv", 2, 120, 95.59, "575.57.08"),
+        ("gpus-4-b300.csv", 4, 103, 268.59, "580.95.05"),
+        ("gpus-8-rtxpro6000.csv", 8, 120, 95.59, "580.65.06"),
+    ],
+)
+def test_gpus(name: str, count: int, sm: int, memory: float, driver: str) -> None:
+    found, version = gpus.parse_gpus(data(name))
+    assert [gpu.index for gpu in found] == list(range(count))
+    assert {gpu.sm for gpu in found} == {sm}
+    assert found[0].memory_gib == pytest.approx(memory, abs=0.01)
+    assert version == driver
+
+
+def test_no_output_is_no_gpu_and_a_lost_gpu_is_trouble() -> None:
+    assert gpus.parse_gpus("") == ((), "none")
+    for name in ("gpus-lost.csv", "gpus-no-devices.csv"):
+        with pytest.raises(StopStudy, match="nvidia-smi: not understood"):
+            gpus.parse_gpus(data(name))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "indices"), [(None, [0, 1, 2, 3]), ("2,0", [2, 0]), ("GPU-1a2b3c4d", [1]), ("0,7,1", [0]), ("", []), ("-1", [])]
+)
+def test_visible_devices_as_cuda_reads_them(wanted: str | None, indices: list[int]) -> None:
+    found, _ = gpus.parse_gpus(data("gpus-4-b300.csv"))
+    assert [gpu.index for gpu in gpus.visible(found, wanted)] == indices
+
+
+def test_gpu_processes_and_memory() -> None:
+    found = gpus.parse_processes(data("apps.csv"))
+    assert [(process.pid, process.name, process.memory_mib) for process in found] == [
+        (4242, "/opt/venv/bin/python", 81920),
+        (4243, "sglang::scheduler_TP1", None),
+    ]
+    assert gpus.parse_memory("GPU-a, 812\nGPU-b, [N/A]\n\n") == {"GPU-a": 812}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "link"),
+    [
+        ("topo-1.txt", 1, "single"),
+        ("topo-2-bridge.txt", 2, "nvlink"),
+        ("topo-4-nvswitch.txt", 4, "nvlink"),
+        ("topo-4-two-bridges.txt", 4, "pcie"),
+        ("topo-4-two-bridges.txt", 2, "nvlink"),
+        ("topo-8-pcie.txt", 8, "pcie"),
+        ("topo-failed.txt", 1, "single"),
+    ],
+)
+def test_link(name: str, count: int, link: str) -> None:
+    assert topology.link_between(range(count), data(name)) == link
+
+
+@pytest.mark.parametrize("text", ["", data("topo-failed.txt"), data("topo-1.txt")])
+def test_a_link_that_is_not_told_is_not_guessed(text: str) -> None:
+    with pytest.raises(StopStudy, match="no entry for GPU0 to GPU1"):
+        topology.link_between([0, 1], text)
+
+
+def test_machine() -> None:
+    assert machine.parse_cpus(data("cpuinfo.txt")) == 3
+    assert machine.parse_memory(data("meminfo.txt")) == pytest.approx(2015.6, abs=0.1)
+    disks = machine.parse_disks(data("df.txt"))
+    assert (disks[0].mount, round(disks[0].free_gib)) == ("/", 800)
+    for parse, nothing in ((machine.parse_cpus, 0), (machine.parse_memory, 0.0), (machine.parse_disks, ())):
+        assert parse("") == nothing
+
+
+def test_latent_attention_has_one_kv_head_and_its_scaling_is_included() -> None:
+    facts = checkpoint.model_facts("/m", data("config-mla-moe.json"), {"model-1.safetensors": 1 << 30, "model-2.safetensors": 1 << 29})
+    assert (facts.architecture, facts.layers, facts.heads, facts.kv_heads, facts.experts) == ("DeepseekV3ForCausalLM", 61, 64, 1, 384)
+    assert facts.context_max == 262144
+    assert facts.weights_gib == 1.5
+
+
+def test_the_language_part_of_a_multimodal_model_counts() -> None:
+    facts = checkpoint.model_facts("/m", data("config-nested.json"), {})
+    assert (facts.architecture, facts.layers, facts.hidden_size) == ("KimiK25ForConditionalGeneration", 61, 7168)
+    assert facts.weights_gib is None
+
+
+def test_grouped_attention_and_a_served_context() -> None:
+    facts = checkpoint.model_facts("/m", data("config-gqa.json"), {}, 4096)
+    assert (facts.heads, facts.kv_heads, facts.experts, facts.context_max) == (9, 3, None, 4096)
+    assert checkpoint.model_facts("/m", data("config-gqa.json"), {}).context_max == 8192
+
+
+@pytest.mark.parametrize(
+    ("scaling", "context"),
+    [({"type": "linear", "factor": 4.0}, 4000), ({"rope_type": "llama3", "factor": 8.0}, 1000), ({"rope_type": "default"}, 1000)],
+)
+def test_scaled_positions(scaling: dict[str, object], context: int) -> None:
+    text = json.dumps({"max_position_embeddings": 1000, "rope_scaling": scaling})
+    assert checkpoint.model_facts("/m", text, {}).context_max == context
+
+
+def test_drafter() -> None:
+    facts = checkpoint.drafter_facts("/d", data("config-drafter.json"), {"model.safetensors": 38 << 20})
+    assert (facts.block_size, facts.mask_token_id, facts.target_layers, facts.target_layer_ids) == (8, 5, 30, (1, 8, 15, 22, 28))
+    assert (facts.layers, facts.hidden_size, facts.vocab_size, facts.dtype) == (5, 576, 49152, "bfloat16")
+
+
+def test_the_digest_follows_configuration_and_weights_only() -> None:
+    text, files = data("config-gqa.json"), {"model.safetensors": 10, "README.md": 1}
+    digest = checkpoint.model_facts("/m", text, files).digest
+    assert checkpoint.model_facts("/elsewhere", text, {**files, "README.md": 2}).digest == digest
+    assert checkpoint.model_facts("/m", text, {**files, "model.safetensors": 11}).digest != digest
+    assert checkpoint.model_facts("/m", text + " ", files).digest != digest
+
+
+def test_which_files_are_weights() -> None:
+    assert checkpoint.weight_files({"consolidated.safetensors": 1, "model-1.safetensors": 2, "pytorch_model.bin": 3}) == {"model-1.safetensors": 2}
+    assert checkpoint.weight_files({"pytorch_model-1.bin": 3, "training_args.bin": 1}) == {"pytorch_model-1.bin": 3}
+    assert checkpoint.parse_files("12\ta b.safetensors\nx\tno\n\n") == {"a b.safetensors": 12}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
+def test_damaged_configurations(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        checkpoint.model_facts("/m", text, {})
+
+
+@given(st.text())
+def test_parsers_never_fail_otherwise(text: str) -> None:
+    gpus.parse_processes(text)
+    gpus.parse_memory(text)
+    topology.parse_matrix(text)
+    machine.parse_disks(text)
+    checkpoint.parse_files(text)
+    parse_listeners(text)
+
+
+@given(st.dictionaries(st.sampled_from(["num_hidden_layers", "num_attention_heads", "rope_scaling", "text_config", "architectures"]), st.none() | st.text() | st.integers() | st.lists(st.integers()) | st.booleans()))  # fmt: skip
+def test_any_json_object_is_a_model(config: dict[str, object]) -> None:
+    checkpoint.model_facts("/m", json.dumps(config), {})
+
+
+HOST = Host.model_validate(
+    {
+        "apiVersion": "autotuner/v1",
+        "kind": "Host",
+        "metadata": {"name": "h"},
+        "transport": {"type": "local"},
+        "engine": {"name": "sglang"},
+        "model": {"path": "/m"},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_engine"),
+    [
+        (["python3", "-m", "sglang.launch_server", "--port", "1"], True),
+        (["/opt/venv/bin/python3.12", "-u", "-m", "sglang.launch_server"], True),
+        (["/opt/venv/bin/python", "/opt/venv/bin/sglang", "serve"], True),
+        (["sglang", "serve"], True),
+        (["python", "-m", "autotuner.engines.simulated", "--simulate", "{}"], True),
+        (["nginx", "-c", "/etc/sglang.conf"], False),
+        (["sshd: /usr/sbin/sshd -D"], False),
+        (["python3", "-m", "http.server", "--directory", "/opt/sglang"], False),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server"], False),
+        (["python3"], False),
+        ([], False),
+    ],
+)
+def test_what_looks_like_the_engine(argv: list[str], is_engine: bool) -> None:  # noqa: FBT001 - a table of cases
+    assert looks_like_engine(argv, HOST) is is_engine
+
+
+def test_shown_is_short_and_printable() -> None:
+    assert shown(["a", "b\nc"]) == "a 'b\\nc'"
+    assert len(shown(["x" * 1000])) < 200
