@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from autotuner.deploy.failures import hung, never_ready, raise_failure
 from autotuner.deploy.logs import LogFollower
 from autotuner.deploy.production import foreign
-from autotuner.discover.ports import read_listener
+from autotuner.discover.ports import port_open, read_listener
 from autotuner.engines.base import Engine
 from autotuner.errors import Interrupted
 from autotuner.loadgen.control import ControlClient
@@ -17,7 +17,6 @@ from autotuner.model.host import Host
 from autotuner.model.outcome import LaunchFacts, Stage
 from autotuner.services.base import Handle, LaunchSpec, ServiceManager
 from autotuner.services.hostside import HostSide
-from autotuner.services.onhost.sockets import TABLES, parse_listeners
 
 _POLL_S = 0.2
 _PROBE_TIMEOUT_S = 10.0
@@ -74,7 +73,7 @@ class Launch:
         status = self.services.status(self.handle)
         if not status.running:
             self._explain_death(status.exit_code)
-        if not self._port_open():
+        if not port_open(self.host.endpoint.port, self.host_side.transport):
             return False
         if not self.mine:
             self._check_owner()
@@ -95,16 +94,6 @@ class Launch:
             elapsed = time.monotonic() - self.begun
             self.stage_s[stage] = elapsed
             self.on_stage(stage, elapsed)
-
-    def _port_open(self) -> bool:
-        for table in TABLES:
-            try:
-                text = self.host_side.transport.read(table).decode(errors="replace")
-            except FileNotFoundError:
-                continue
-            if self.host.endpoint.port in parse_listeners(text):
-                return True
-        return False
 
     def _check_owner(self) -> None:
         request = {"port": self.host.endpoint.port, "state": self.host_side.state, "name": self.spec.name}

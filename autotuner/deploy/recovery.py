@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from autotuner.errors import NotRestored
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
+from autotuner.services.onhost.processes import DEAD, parse_stat
+from autotuner.transports.base import Transport
 
 _POLL_S = 0.2
 _SLACK_S = 90.0
 """For its retries beside one full stop and start."""
+
+
+def left_behind(transport: Transport, folder: str) -> str | None:
+    """Token of the session that is still to be restored in ``folder``. Reads one file; runs nothing."""
+    try:
+        return str(json.loads(transport.read(f"{folder}/snapshot.json"))["token"])
+    except FileNotFoundError:
+        return None
+
+
+def watched(transport: Transport, folder: str, token: str) -> bool:
+    """Whether the session's watchdog lives. Reads two files; runs nothing."""
+    try:
+        record = json.loads(transport.read(f"{folder}/watchdog.json"))
+        process = parse_stat(transport.read(f"/proc/{record['pid']}/stat").decode(errors="replace"))
+    except (FileNotFoundError, ValueError, IndexError):
+        return False
+    return bool(record["token"] == token and process.started == record["started"] and process.state not in DEAD)
 
 
 def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | None = None) -> None:
@@ -20,7 +41,7 @@ def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | Non
     """
     transport = host_side.transport
     deadline = time.monotonic() + host.limits.stop_timeout_s + host.limits.ready_timeout_s + _SLACK_S
-    found = host_side.call("session", {"session": folder})["snapshot"]
+    found = left_behind(transport, folder)
     if found is None or token not in {None, found}:
         return
     transport.write(f"{folder}/request", b"restore", mode=0o600)

@@ -18,9 +18,9 @@ from autotuner.deploy.launch import Launch
 from autotuner.deploy.lease import Lease, take_lease
 from autotuner.deploy.logs import LogFollower
 from autotuner.deploy.production import ProductionState, foreign, read_production
-from autotuner.deploy.recovery import bring_back, not_restored
+from autotuner.deploy.recovery import bring_back, left_behind, not_restored, watched
 from autotuner.deploy.server import Server
-from autotuner.discover.ports import listener_on
+from autotuner.discover.ports import listener_on, port_open
 from autotuner.engines.base import Engine
 from autotuner.errors import AutotunerError, StopStudy, TransportError
 from autotuner.loadgen.control import ControlClient
@@ -194,7 +194,7 @@ class HostSession:
         self._alive()
         self._candidate = None
         token = self._held().token
-        left = self._host_side.call("session", {"session": self.folder})["snapshot"]
+        lost, left = self._lost(), left_behind(self._host_side.transport, self.folder)
         try:
             bring_back(self._host, self._host_side, self.folder, token=token)
         finally:
@@ -202,7 +202,7 @@ class HostSession:
                 self._heartbeat.stop()
         if left in {None, token}:
             self._verify()
-        return bool(left != token)
+        return lost
 
     def _verify(self) -> None:
         """Ask over a new connection, from here: what the host's own watchdog says is not evidence enough."""
@@ -282,8 +282,9 @@ class HostSession:
     def _await_silence(self) -> None:
         """Until nothing listens on the port and the GPUs are idle."""
         deadline = time.monotonic() + _PORT_CLOSED_S
-        while (listener := listener_on(self._host.endpoint.port, self._host_side)).listening:
-            if time.monotonic() > deadline:
+        port = self._host.endpoint.port
+        while port_open(port, self._host_side.transport):
+            if time.monotonic() > deadline and (listener := listener_on(port, self._host_side)).listening:
                 raise foreign(self._host, listener)
             time.sleep(_POLL_S)
         if self._memory is not None:
@@ -297,10 +298,13 @@ class HostSession:
         """Nothing is done on a host that was given back meanwhile; a watchdog that was killed is started again."""
         if self._lost():
             raise _lease_lost(self._host)
-        self._ensure_watchdog()
+        if not watched(self._host_side.transport, self.folder, self._held().token):
+            self._ensure_watchdog()
 
     def _lost(self) -> bool:
-        return bool(self._host_side.call("session", {"session": self.folder})["snapshot"] != self._held().token)
+        """Whether the host was given back meanwhile: a restore has begun, or ended, or another tuner came after it."""
+        transport = self._host_side.transport
+        return transport.exists(f"{self.folder}/fenced") or left_behind(transport, self.folder) != self._held().token
 
     def _held(self) -> Lease:
         if self._lease is None:

@@ -11,6 +11,8 @@ from typing import Any
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
 from autotuner.services.onhost.processes import SERVICE_MARK, SESSION_MARK
+from autotuner.services.onhost.sockets import TABLES, parse_listeners
+from autotuner.transports.base import Transport
 
 _INTERPRETER = re.compile(r"^(python|pypy)[0-9.]*$")
 _SHOWN_WORDS = 5
@@ -78,6 +80,18 @@ def shown(argv: Sequence[str]) -> str:
     words = [word if word.isprintable() else repr(word) for word in argv]
     text = " ".join(words[:_SHOWN_WORDS]) + (" …" if len(words) > _SHOWN_WORDS else "")
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def port_open(port: int, transport: Transport) -> bool:
+    """Whether anything listens on ``port`` of the host, at any address. Reads two files; runs nothing."""
+    for table in TABLES:
+        try:
+            text = transport.read(table).decode(errors="replace")
+        except FileNotFoundError:
+            continue  # a kernel without IPv6 has one table only
+        if port in parse_listeners(text):
+            return True
+    return False
 
 
 def looks_like_engine(argv: Sequence[str], host: Host) -> bool:

@@ -14,12 +14,11 @@ from typing import Any
 from autotuner.errors import AutotunerError, StopStudy, TransportError
 from autotuner.services.base import Handle, LaunchSpec, ServiceStatus
 from autotuner.services.hostside import HostSide
-from autotuner.services.onhost.processes import parse_stat
+from autotuner.services.onhost.processes import DEAD, parse_stat
 
 READ_LIMIT = 4 << 20
 """Bytes of log that one call of ``log`` returns at most."""
 
-_DEAD = "ZXx"
 _STOP_SLACK_S = 40.0
 _VERDICT_S = 2.0
 _VERDICT_POLL_S = 0.02
@@ -95,7 +94,7 @@ class ProcessManager:
             process = parse_stat(self._transport.read(f"/proc/{handle.pid}/stat").decode(errors="replace"))
         except (FileNotFoundError, ValueError, IndexError):
             return False
-        return record is not None and process.started == record["started"] and process.state not in _DEAD
+        return record is not None and process.started == record["started"] and process.state not in DEAD
 
     def _json(self, handle: Handle, name: str) -> dict[str, Any] | None:
         folder = handle.log.rpartition("/")[0]

@@ -7,8 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PROC = Path("/proc")
 SERVICE_MARK = "AUTOTUNER_SERVICE"
@@ -18,12 +18,13 @@ SESSION_MARK = "AUTOTUNER_SESSION"
 
 MARKS = (SERVICE_MARK, SESSION_MARK)
 
-_DEAD = "ZXx"
+DEAD = "ZXx"
+"""States of a process that has ended."""
+
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """One process. ``pid`` and ``started`` (clock ticks since boot) together are never reused."""
 
     pid: int
@@ -52,13 +53,13 @@ def read(pid: int) -> Process | None:
 def alive(pid: int, started: int) -> bool:
     """Whether this very process still runs; a zombie does not."""
     process = read(pid)
-    return process is not None and process.started == started and process.state not in _DEAD
+    return process is not None and process.started == started and process.state not in DEAD
 
 
 def table() -> dict[int, Process]:
     """Every running process; zombies are left out."""
     found = (read(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit())
-    return {process.pid: process for process in found if process is not None and process.state not in _DEAD}
+    return {process.pid: process for process in found if process is not None and process.state not in DEAD}
 
 
 def arguments(pid: int) -> list[str]:
