@@ -83,7 +83,8 @@ def test_context_costs_acceptance_and_an_apt_window_gives_some_back(profile) -> 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 def test_kinds_of_prompt_differ_as_the_five_did(profile) -> None:
     speed = {
-        kind: decode_tok_s(profile, Serving(spec="dflash"), batch=1, context=60, domain=kind) for kind in ("explanation", "code", "poem", "json")
+        kind: decode_tok_s(profile, Serving(spec="dflash"), batch=1, context=60, domain=kind)
+        for kind in ("explanation", "code", "poem", "json")
     }
     assert speed["explanation"] > speed["code"] > speed["poem"] > speed["json"]
     plain = {kind: decode_tok_s(profile, Serving(), batch=1, context=60, domain=kind) for kind in speed}

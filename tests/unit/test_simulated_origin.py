@@ -29,26 +29,21 @@ def serving_of(row: dict[str, str]) -> Serving:
 
 def value_of(profile: Profile, row: dict[str, str]) -> float:
     serving, context, batch = serving_of(row), float(row["context"]), int(row["concurrency"])
-    domain, metric = row["domain"], row["metric"]
+    domain = row["domain"]
 
     def decode(serving: Serving) -> float:
         return decode_tok_s(profile, serving, batch=batch, context=context, domain=domain)
 
     accepted = acceptance_length(profile, serving, context=context, domain=domain)
-    if metric == "decode_tok_s":
-        return decode(serving)
-    if metric == "graph_speedup":
-        return decode(serving) / decode(replace(serving, graphs=False))
-    if metric == "speedup":
-        return decode(serving) / decode(replace(serving, spec="off", graphs=True))
-    if metric == "request_tok_s":
-        return request_tok_s(profile, serving, prompt=int(context), answer=int(row["output_tokens"]), domain=domain)
-    if metric == "acceptance_length":
-        return accepted
-    if metric == "acceptance_rate":
-        return (accepted - 1) / (serving.verify_tokens - 1)
-    assert metric == "weights_gib"
-    return weights_gib(profile, serving)
+    return {
+        "decode_tok_s": lambda: decode(serving),
+        "graph_speedup": lambda: decode(serving) / decode(replace(serving, graphs=False)),
+        "speedup": lambda: decode(serving) / decode(replace(serving, spec="off", graphs=True)),
+        "request_tok_s": lambda: request_tok_s(profile, serving, prompt=int(context), answer=int(row["output_tokens"]), domain=domain),
+        "acceptance_length": lambda: accepted,
+        "acceptance_rate": lambda: (accepted - 1) / (serving.verify_tokens - 1),
+        "weights_gib": lambda: weights_gib(profile, serving),
+    }[row["metric"]]()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row[key] or "_" for key in row if key not in ("assumption", "tolerance")))

@@ -28,9 +28,9 @@ KINDS = ("code", "explanation", "arithmetic", "poem", "json", "prose", "rag")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("context", [60, 1024])
-@pytest.mark.parametrize("holdout", [False, True])
-def test_prompts_are_recognised(kind: str, context: int, holdout: bool) -> None:
-    source = PromptSource(domains=(kind,), holdout=holdout)
+@pytest.mark.parametrize("held", ["searched", "held out"])
+def test_prompts_are_recognised(kind: str, context: int, held: str) -> None:
+    source = PromptSource(domains=(kind,), holdout=held == "held out")
     seen = [tokens.domain_of(source.prompt(context, index).text) for index in range(12)]
     assert seen.count(kind) >= 10
 

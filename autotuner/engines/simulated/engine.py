@@ -30,7 +30,7 @@ class SimulatedEngine(SglangEngine):
         """What starts the server, before SGLang's flags: the host's simulation and model go along as JSON."""
         return (sys.executable, "-m", MODULE, "--simulate", self._setting(host, launch=""))
 
-    def probe(self, transport: Transport, host: Host) -> EngineBuild:  # noqa: ARG002 - nothing has to be asked of the host
+    def probe(self, transport: Transport, host: Host) -> EngineBuild:
         """The simulated build: its flags and a digest of everything that decides how it behaves. Raises ``UsageError``."""
         if host.simulate is None:
             raise UsageError(f"host {host.name} has no simulate: section", hint="add one, or use the engine that is installed there")

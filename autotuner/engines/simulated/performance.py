@@ -67,12 +67,17 @@ def request_tok_s(profile: Profile, serving: Serving, *, prompt: int, answer: in
 
 
 def served_tok_s(profile: Profile, serving: Serving, *, concurrency: int, prompt: int, answer: int, domain: str = "code") -> float:
-    """Steady output tokens per second of a closed loop of ``concurrency`` requests, whose prefills interrupt each other's decoding."""
+    """Steady output tokens per second of a closed loop of ``concurrency`` requests, whose prefills interrupt each other's decoding.
+
+    Requests that end in the same step are followed by others that are prefilled together; ends are taken as independent.
+    """
     running = min(concurrency, serving.max_running)
     context = prompt + answer / 2
     accepted = acceptance_length(profile, serving, context=context, domain=domain)
-    decode_s = answer / accepted * step_ms(profile, serving, batch=running, context=context) / 1000.0
-    prefill_s = running * prefill_ms(profile, serving, tokens=prompt) / 1000.0
+    steps = answer / accepted
+    decode_s = steps * step_ms(profile, serving, batch=running, context=context) / 1000.0
+    batches = max(1.0, steps * (1.0 - math.exp(-running / steps)))
+    prefill_s = batches * prefill_ms(profile, serving, tokens=round(prompt * running / batches)) / 1000.0
     waiting = concurrency > serving.max_running
     idle_s = 0.0 if waiting else profile.prefill.admission_ms / 1000.0
     return running * answer / (idle_s + prefill_s + decode_s)

@@ -35,14 +35,14 @@ class Ending:
 
 def startup(resolved: Resolved, setting: Setting) -> Iterator[Beat | Ending]:
     """Beats up to the point where the HTTP server starts, or the ending before it. Shares add up to at most 0.9: warm-up has the rest."""
-    yield Beat(0.05, (*resolved.notices, f"server_args=ServerArgs({_arguments(resolved)})"))
+    yield Beat(0.0, (*resolved.notices, f"server_args=ServerArgs({_arguments(resolved)})"))
     yield Beat(0.0, ("Init torch distributed begin.",), RANK)
     refused = resolved.rejection
     if refused and refused.stage == "dist-init":
         yield Ending("dist-init", refused.message, refused.source)
         return
     memory = resolved.memory
-    yield Beat(0.05, (f"Init torch distributed ends. elapsed={2.1:.2f} s, mem usage=0.09 GB",), RANK)
+    yield Beat(0.1, (f"Init torch distributed ends. elapsed={2.1:.2f} s, mem usage=0.09 GB",), RANK)
     yield Beat(0.0, (f"Load weight begin. avail mem={memory.free_before_gib:.2f} GB",), RANK)
     if refused and refused.stage == "load":
         yield Ending("load", refused.message, refused.source)
