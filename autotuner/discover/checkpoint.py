@@ -25,7 +25,7 @@ def parse_files(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in text.splitlines():
         size, tab, name = line.partition("\t")
-        if tab and size.isdigit():
+        if tab and size.isdecimal():
             found[name] = int(size)
     return found
 

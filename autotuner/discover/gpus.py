@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,16 +67,17 @@ def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     """Processes with GPU memory, from the output of ``PROCESSES_COMMAND``; lines of another kind are passed over."""
     found: list[GpuProcess] = []
     for row in _rows(text):
-        if len(row) == 4 and row[0].isdigit():
-            memory = int(row[2]) if row[2].isdigit() else None
-            found.append(GpuProcess(pid=int(row[0]), name=row[1], memory_mib=memory, gpu=row[3]))
+        if len(row) >= 4 and row[0].isdecimal():  # the name may hold commas
+            memory = int(row[-2]) if row[-2].isdecimal() else None
+            found.append(GpuProcess(pid=int(row[0]), name=", ".join(row[1:-2]), memory_mib=memory, gpu=row[-1]))
     return tuple(found)
 
 
 def parse_memory(text: str) -> dict[str, int]:
     """UUID → MiB in use, from the output of ``MEMORY_COMMAND``; a GPU that does not say is left out."""
-    return {row[0]: int(row[1]) for row in _rows(text) if len(row) == 2 and row[1].isdigit()}
+    return {row[0]: int(row[1]) for row in _rows(text) if len(row) == 2 and row[1].isdecimal()}
 
 
 def _rows(text: str) -> list[list[str]]:
-    return [[field.strip() for field in row] for row in csv.reader(io.StringIO(text)) if any(field.strip() for field in row)]
+    """nvidia-smi separates by commas and quotes nothing."""
+    return [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]

@@ -28,7 +28,7 @@ def parse_disks(text: str) -> tuple[Disk, ...]:
     found: list[Disk] = []
     for line in text.splitlines()[1:]:
         fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1].isdigit() and fields[3].isdigit():
+        if len(fields) == 6 and fields[1].isdecimal() and fields[3].isdecimal():
             found.append(Disk(mount=fields[5], size_gib=int(fields[1]) / _KIB_PER_GIB, free_gib=int(fields[3]) / _KIB_PER_GIB))
     return tuple(found)
 

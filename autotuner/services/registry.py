@@ -13,6 +13,11 @@ from autotuner.transports.base import Transport
 def manager_for(host: Host, transport: Transport) -> ServiceManager:
     """The service manager of ``host``. Raises ``UsageError`` for one that this version does not have."""
     kind = host.service.manager
+    if host.service.conflicts:
+        raise UsageError(
+            f"host {host.name}: service.conflicts names units or containers, which manager {kind} cannot stop in this version",
+            hint="stop them yourself for the night, and leave `conflicts` out",
+        )
     if kind == "process":
         return ProcessManager(HostSide(transport, pythons=("python3", host.engine.python)))
     raise UsageError(

@@ -56,7 +56,7 @@ def test_gpu_processes_and_memory() -> None:
     found = gpus.parse_processes(data("apps.csv"))
     assert [(process.pid, process.name, process.memory_mib) for process in found] == [
         (4242, "/opt/venv/bin/python", 81920),
-        (4243, "sglang::scheduler_TP1", None),
+        (4243, "sglang::scheduler_TP1, EP1", None),
     ]
     assert gpus.parse_memory("GPU-a, 812\nGPU-b, [N/A]\n\n") == {"GPU-a": 812}
 
@@ -81,6 +81,17 @@ def test_link(name: str, count: int, link: str) -> None:
 def test_a_link_that_is_not_told_is_not_guessed(text: str) -> None:
     with pytest.raises(StopStudy, match="no entry for GPU0 to GPU1"):
         topology.link_between([0, 1], text)
+
+
+def test_listeners_of_both_families() -> None:
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    lines = (
+        "   0: 0100007F:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 111 1 0 100 0 0 10 0\n"
+        "   1: 0100007F:7530 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 112 1 0 100 0 0 10 0\n"
+        "   2: 00000000000000000000000000000000:7530 00000000000000000000000000000000:0000 0A 0:0 00:0 0     0        0 113 1\n"
+    )
+    assert parse_listeners(head + lines) == {30000: {"111", "113"}}
+    assert parse_listeners("") == {}
 
 
 def test_machine() -> None:
@@ -135,7 +146,9 @@ def test_the_digest_follows_configuration_and_weights_only() -> None:
 
 
 def test_which_files_are_weights() -> None:
-    assert checkpoint.weight_files({"consolidated.safetensors": 1, "model-1.safetensors": 2, "pytorch_model.bin": 3}) == {"model-1.safetensors": 2}
+    assert checkpoint.weight_files({"consolidated.safetensors": 1, "model-1.safetensors": 2, "pytorch_model.bin": 3}) == {
+        "model-1.safetensors": 2
+    }
     assert checkpoint.weight_files({"pytorch_model-1.bin": 3, "training_args.bin": 1}) == {"pytorch_model-1.bin": 3}
     assert checkpoint.parse_files("12\ta b.safetensors\nx\tno\n\n") == {"a b.safetensors": 12}
 
@@ -153,10 +166,12 @@ def test_parsers_never_fail_otherwise(text: str) -> None:
     topology.parse_matrix(text)
     machine.parse_disks(text)
     checkpoint.parse_files(text)
-    parse_listeners(text)
 
 
-@given(st.dictionaries(st.sampled_from(["num_hidden_layers", "num_attention_heads", "rope_scaling", "text_config", "architectures"]), st.none() | st.text() | st.integers() | st.lists(st.integers()) | st.booleans()))  # fmt: skip
+KEYS = st.sampled_from(["num_hidden_layers", "num_attention_heads", "rope_scaling", "text_config", "architectures"])
+
+
+@given(st.dictionaries(KEYS, st.none() | st.text() | st.integers() | st.lists(st.integers()) | st.booleans()))
 def test_any_json_object_is_a_model(config: dict[str, object]) -> None:
     checkpoint.model_facts("/m", json.dumps(config), {})
 

@@ -20,7 +20,8 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def hold(phase: str) -> None:
@@ -37,7 +38,7 @@ session = HostSession(
 )
 with session:
     hold("entered")
-    spec = LaunchSpec(name="candidate-1", argv=tuple(task["candidate"]), cwd="/tmp")
+    spec = LaunchSpec(name="candidate-1", argv=tuple(task["candidate"]), cwd=task["state"])
     session.launch(spec, on_stage=lambda stage, _: hold(f"stage-{stage}"), should_stop=lambda: False)
     hold("measuring")
     session.stop()

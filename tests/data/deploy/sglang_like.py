@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,13 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--port", type=int, required=True)
@@ -29,10 +37,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health_generate":
             self.answer(503 if options.never_ready else 200, b"")
         elif self.path == "/die":
-            print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", flush=True)
+            say("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
             os._exit(1)
         else:
-            self.answer(200, ('{"label": "%s", "marker": "%s"}' % (options.label, os.environ.get("MARKER", ""))).encode())
+            self.answer(200, json.dumps({"label": options.label, "marker": os.environ.get("MARKER", "")}).encode())
 
     def answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -49,19 +57,18 @@ if options.stubborn:
 if options.grandchild:
     environment = {"PATH": os.environ["PATH"]} if options.clean_environment else None
     child = subprocess.Popen(["sleep", "600"], start_new_session=True, env=environment)
-    with open(options.grandchild, "w") as file:
-        file.write(str(child.pid))
-print("server_args=ServerArgs(model_path='/m')", flush=True)
-print("[2026-01-01 00:00:00] Load weight begin. avail mem=94.13 GB", flush=True)
+    Path(options.grandchild).write_text(str(child.pid))
+say("server_args=ServerArgs(model_path='/m')")
+say("[2026-01-01 00:00:00] Load weight begin. avail mem=94.13 GB")
 time.sleep(options.start_s)
 if options.silent:
     time.sleep(600)
 if options.fail:
-    print(options.fail, flush=True)
+    say(options.fail)
     sys.exit(1)
 server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
 server.daemon_threads = True
 threading.Thread(target=server.serve_forever, daemon=True).start()
-print("The server is fired up and ready to roll!", flush=True)
+say("The server is fired up and ready to roll!")
 while True:
     time.sleep(600)

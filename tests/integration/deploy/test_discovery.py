@@ -30,7 +30,7 @@ class Engine(SglangEngine):
 
 
 @pytest.fixture
-def here(stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN001, ANN201
+def here(stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A host document of this machine with a model, a drafter and two GPUs."""
     for name, config in (("model", "config-gqa.json"), ("drafter", "config-drafter.json")):
         (tmp_path / name).mkdir()
@@ -61,7 +61,7 @@ def smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *, gpus: str, topo: str, 
     return binary
 
 
-def test_discover(here, tmp_path: Path) -> None:  # noqa: ANN001
+def test_discover(here, tmp_path: Path) -> None:
     facts = discover(here(), Engine(), LocalTransport())
     assert (len(facts.gpus), facts.link, facts.driver) == (2, "nvlink", "575.57.08")
     assert (facts.model.heads, facts.model.path) == (9, str(tmp_path / "model"))
@@ -73,21 +73,21 @@ def test_discover(here, tmp_path: Path) -> None:  # noqa: ANN001
     assert not facts.simulated
 
 
-def test_only_visible_gpus_count(here) -> None:  # noqa: ANN001
+def test_only_visible_gpus_count(here) -> None:
     engine = {"name": "sglang", "python": sys.executable, "env": {"CUDA_VISIBLE_DEVICES": "1"}}
     facts = discover(here(engine=engine), Engine(), LocalTransport())
     assert [gpu.index for gpu in facts.gpus] == [1]
     assert facts.link == "single"
 
 
-def test_a_model_that_is_not_there_is_named_with_what_is(here, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_model_that_is_not_there_is_named_with_what_is(here, tmp_path: Path) -> None:
     with pytest.raises(StopStudy, match=rf"model {tmp_path}/modle is not there; {tmp_path} holds model, "):
         discover(here(model={"path": str(tmp_path / "modle")}), Engine(), LocalTransport())
     with pytest.raises(StopStudy, match=rf"drafter {tmp_path}/no/such is not there; {tmp_path} holds"):
         discover(here(model={"path": str(tmp_path / "model"), "drafter": str(tmp_path / "no/such")}), Engine(), LocalTransport())
 
 
-def test_a_folder_without_config_and_a_damaged_one(here, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_folder_without_config_and_a_damaged_one(here, tmp_path: Path) -> None:
     with pytest.raises(StopStudy, match=r"has no config.json; it holds nvidia-smi"):
         discover(here(model={"path": str(tmp_path / "bin")}), Engine(), LocalTransport())
     (tmp_path / "model" / "config.json").write_text("{")
@@ -95,7 +95,7 @@ def test_a_folder_without_config_and_a_damaged_one(here, tmp_path: Path) -> None
         discover(here(), Engine(), LocalTransport())
 
 
-def test_expectations(here) -> None:  # noqa: ANN001
+def test_expectations(here) -> None:
     discover(here(expect={"gpus": 2, "sm": 120, "nvlink": True, "gpu_memory_gib": 96.0, "link": "nvlink"}), Engine(), LocalTransport())
     with pytest.raises(Refused, match=r"gpus: expected 8, found 2; nvlink: expected False, found True"):
         discover(here(expect={"gpus": 8, "nvlink": False}), Engine(), LocalTransport())
@@ -103,14 +103,14 @@ def test_expectations(here) -> None:  # noqa: ANN001
         discover(here(expect={"gpu_count": 8}), Engine(), LocalTransport())
 
 
-def test_a_failing_driver_is_said(here, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_failing_driver_is_said(here, tmp_path: Path) -> None:
     (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
     with pytest.raises(StopStudy, match="nvidia-smi failed: Failed to initialize NVML"):
         discover(here(), Engine(), LocalTransport())
 
 
 @pytest.fixture
-def look(here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN001, ANN201
+def look(here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Preflight of a host, as {name: (status, detail)}; its state stays in the test's folder."""
     monkeypatch.setattr("autotuner.services.hostside.STATE", str(tmp_path / "state"))
 
@@ -122,14 +122,14 @@ def look(here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: ANN001
     return checks
 
 
-def test_preflight_of_a_sound_host(here, look) -> None:  # noqa: ANN001
+def test_preflight_of_a_sound_host(here, look) -> None:
     found = look(here(limits={"disk_free_gib": 0.001}))
     for name in ("state-folder", "disk", "port", "gpus", "gpu-processes", "drafter"):
         assert found[name][0] == "pass", (name, found[name])
     assert found["python-headers"][0] in {"pass", "warning"}
 
 
-def test_preflight_names_everything_at_once(here, look, stage, tmp_path: Path) -> None:  # noqa: ANN001
+def test_preflight_names_everything_at_once(here, look, stage, tmp_path: Path) -> None:
     foreign = stage.start_foreign()
     (tmp_path / "apps").write_text(f"{foreign.pid}, python3, 4096, GPU-0\n")
     config = json.loads((tmp_path / "drafter" / "config.json").read_text())
@@ -144,7 +144,7 @@ def test_preflight_names_everything_at_once(here, look, stage, tmp_path: Path) -
     assert foreign.poll() is None
 
 
-def test_production_and_its_gpu_memory_are_no_trouble(here, look, stage, tmp_path: Path) -> None:  # noqa: ANN001
+def test_production_and_its_gpu_memory_are_no_trouble(here, look, stage, tmp_path: Path) -> None:
     production = stage.produce()
     (tmp_path / "apps").write_text(f"{production.pid}, python3, 4096, GPU-0\n")
     found = look(here(limits={"disk_free_gib": 0.001}))
@@ -152,12 +152,12 @@ def test_production_and_its_gpu_memory_are_no_trouble(here, look, stage, tmp_pat
     assert found["gpu-processes"][0] == "pass"
 
 
-def test_production_none_and_a_server_do_not_go_together(here, look, stage) -> None:  # noqa: ANN001
+def test_production_none_and_a_server_do_not_go_together(here, look, stage) -> None:
     stage.produce()
     assert look(here(service={"production": "none"}))["port"][0] == "fail"
 
 
-def test_a_state_folder_of_somebody_else_is_refused(here, look, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_state_folder_of_somebody_else_is_refused(here, look, tmp_path: Path) -> None:
     folder = tmp_path / f"state-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o777)
@@ -166,7 +166,7 @@ def test_a_state_folder_of_somebody_else_is_refused(here, look, tmp_path: Path) 
     assert "is not a private folder" in found["state-folder"][1]
 
 
-def test_gpu_memory_that_does_not_come_back_names_its_holder(here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+def test_gpu_memory_that_does_not_come_back_names_its_holder(here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotuner.deploy.gpu_memory.SETTLE_S", 2.0)
     uuid = (DATA / "gpus-2-rtxpro6000.csv").read_text().split(", ")[5].splitlines()[0]
     (tmp_path / "used").write_text(f"{uuid}, 500\n")
@@ -180,7 +180,7 @@ def test_gpu_memory_that_does_not_come_back_names_its_holder(here, tmp_path: Pat
         memory.settle()
 
 
-def test_the_launch_command_is_found_above_the_listener_and_below_the_shell(stage, tmp_path: Path) -> None:  # noqa: ANN001
+def test_the_launch_command_is_found_above_the_listener_and_below_the_shell(stage, tmp_path: Path) -> None:
     """A launcher whose child listens, started by a shell that waits for it: as scripts do."""
     launcher = tmp_path / "sglang_launcher.py"
     launcher.write_text("import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])\n")

@@ -18,7 +18,7 @@ CONTROLLER = Path(__file__).parents[2] / "data" / "deploy" / "controller.py"
 PHASES = ("entered", "stage-start", "stage-load", "stage-ready", "measuring", "stopped")
 
 
-def control(stage, phase: str, *, ttl_s: float = 60.0, candidate: tuple[str, ...] = ()) -> subprocess.Popen[str]:  # noqa: ANN001
+def control(stage, phase: str, *, ttl_s: float = 60.0, candidate: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """A tuner of its own that waits in ``phase``."""
     task = {
         "host": stage.host_document,
@@ -47,7 +47,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def assert_as_before(stage, argv: list[str]) -> None:  # noqa: ANN001
+def assert_as_before(stage, argv: list[str]) -> None:
     stage.until(lambda: (stage.serving() or {}).get("label") == "production", "production")
     stage.until(lambda: not list((stage.folder / "leases").iterdir()), "the lease given back")
     assert stage.serving() == {"label": "production", "marker": "as before"}
@@ -56,7 +56,7 @@ def assert_as_before(stage, argv: list[str]) -> None:  # noqa: ANN001
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_kill_9(stage, phase: str) -> None:  # noqa: ANN001
+def test_kill_9(stage, phase: str) -> None:
     before = stage.produce()
     end(control(stage, phase, candidate=("--grandchild", str(stage.folder / "grandchild"), "--clean-environment", "--start-s", "0.5")))
     assert_as_before(stage, list(before.args))
@@ -66,13 +66,13 @@ def test_kill_9(stage, phase: str) -> None:  # noqa: ANN001
         assert stage.listener() == before.pid
 
 
-def test_kill_9_without_production_stops_the_orphan(stage) -> None:  # noqa: ANN001
+def test_kill_9_without_production_stops_the_orphan(stage) -> None:
     end(control(stage, "measuring"))
     stage.until(lambda: stage.listener() is None, "the end of the candidate")
     stage.until(lambda: not stage.ours(), "the end of everything")
 
 
-def test_a_hung_tuner_is_not_waited_for_and_touches_nothing_when_it_comes_back(stage) -> None:  # noqa: ANN001
+def test_a_hung_tuner_is_not_waited_for_and_touches_nothing_when_it_comes_back(stage) -> None:
     before = stage.produce()
     process = control(stage, "measuring", ttl_s=2.0)
     os.kill(process.pid, signal.SIGSTOP)
@@ -86,7 +86,7 @@ def test_a_hung_tuner_is_not_waited_for_and_touches_nothing_when_it_comes_back(s
     assert stage.serving()["label"] == "production"
 
 
-def test_sigint_in_its_own_process_restores_before_it_exits(stage) -> None:  # noqa: ANN001
+def test_sigint_in_its_own_process_restores_before_it_exits(stage) -> None:
     stage.produce()
     process = control(stage, "measuring")
     process.send_signal(signal.SIGINT)
@@ -95,7 +95,7 @@ def test_sigint_in_its_own_process_restores_before_it_exits(stage) -> None:  # n
     end(process)
 
 
-def test_tuner_and_watchdog_both_killed_the_next_start_restores(stage) -> None:  # noqa: ANN001
+def test_tuner_and_watchdog_both_killed_the_next_start_restores(stage) -> None:
     """As after a reboot: nobody is left on the host."""
     before = stage.produce()
     process = control(stage, "measuring")
@@ -111,7 +111,7 @@ def test_tuner_and_watchdog_both_killed_the_next_start_restores(stage) -> None: 
     assert_as_before(stage, list(before.args))
 
 
-def test_a_killed_watchdog_is_started_again_by_the_living_tuner(stage) -> None:  # noqa: ANN001
+def test_a_killed_watchdog_is_started_again_by_the_living_tuner(stage) -> None:
     stage.produce()
     with stage.session() as session:
         record = Path(session.folder, "watchdog.json")
@@ -125,7 +125,7 @@ def test_a_killed_watchdog_is_started_again_by_the_living_tuner(stage) -> None: 
     assert stage.serving()["label"] == "production"
 
 
-def test_a_living_tuner_of_another_process_is_not_taken_over(stage) -> None:  # noqa: ANN001
+def test_a_living_tuner_of_another_process_is_not_taken_over(stage) -> None:
     process = control(stage, "measuring")
     with pytest.raises(Refused, match="here is being tuned by test since"), stage.session():
         pass
@@ -134,7 +134,7 @@ def test_a_living_tuner_of_another_process_is_not_taken_over(stage) -> None:  # 
     stage.until(lambda: not stage.ours(), "the end of everything")
 
 
-def test_a_leftover_snapshot_is_private(stage) -> None:  # noqa: ANN001
+def test_a_leftover_snapshot_is_private(stage) -> None:
     stage.produce()
     with stage.session() as session:
         found = [path for path in Path(session.folder).parent.parent.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]

@@ -117,7 +117,9 @@ def test_killed_supervisor_leaves_a_server_that_can_be_stopped(manager: ProcessM
     assert (status.running, status.exit_code) == (False, None)
 
 
-def test_secrets_are_resolved_on_the_host_and_never_in_argv(manager: ProcessManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_resolved_on_the_host_and_never_in_argv(
+    manager: ProcessManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "token").write_text("from-file\n")
     monkeypatch.setenv("THE_TOKEN", "from-env")
     secrets = {"A": "env:THE_TOKEN", "B": f"file:{tmp_path}/token"}
@@ -175,4 +177,6 @@ def test_what_this_version_does_not_have_is_said() -> None:
         transport_for(host(transport={"type": "ssh", "hostname": "h"}))
     with pytest.raises(UsageError, match="service manager systemd is not available in this version"):
         manager_for(host(service={"manager": "systemd"}), LocalTransport())
+    with pytest.raises(UsageError, match=r"service\.conflicts names units"):
+        manager_for(host(service={"conflicts": ("other.service",)}), LocalTransport())
     assert isinstance(manager_for(host(), transport_for(host())), ProcessManager)
