@@ -16,7 +16,6 @@ from autotuner.discover import discover, preflight
 from autotuner.documents import write
 from autotuner.engines.base import Engine
 from autotuner.engines.registry import engine_for
-from autotuner.engines.sglang.drafter import check_drafter
 from autotuner.errors import Refused, UsageError
 from autotuner.loadgen.cells import CellPlan
 from autotuner.model.configuration import Configuration
@@ -100,7 +99,7 @@ def reach(plan: NightPlan, listener: Listener) -> Iterator[Surroundings]:
     engine, transport = engine_for(plan.host), transport_for(plan.host)
     try:
         facts = discover(plan.host, engine, transport)
-        checks = [*preflight(plan.host, facts, transport), *_drafter_warnings(facts, plan.space)]
+        checks = preflight(plan.host, facts, transport, space=plan.space)
         _refuse_unfit(plan.host, checks)
         for check in checks:
             if check.status == "warning":
@@ -232,10 +231,6 @@ def _what_to_measure(plan: NightPlan, facts: HostFacts) -> tuple[tuple[Workload,
         )
     cells = matrix(workloads, context_served=served, contexts=plan.contexts, concurrency=plan.concurrency, output_tokens=plan.output_tokens)
     return workloads, cells
-
-
-def _drafter_warnings(facts: HostFacts, space: SearchSpace) -> tuple[Check, ...]:
-    return check_drafter(facts.drafter, facts.model, space) if facts.drafter else ()
 
 
 def _refuse_unfit(host: Host, checks: Sequence[Check]) -> None:
