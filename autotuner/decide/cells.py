@@ -23,6 +23,9 @@ FEWEST_FOR_P95 = 20
 """With fewer samples the 95th percentile is just the largest of them."""
 CONTEXT_TOLERANCE = 0.10
 CACHED_TOLERANCE = 0.5
+FEWEST_SLICES = 3
+STALL = 0.5
+"""A slice with less than this share of the median rate is no part of a steady state."""
 DRIFT_TOLERANCE = 0.05
 """A significant trend that moves the rate by less than this over the window does no harm."""
 T_QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947)
@@ -109,10 +112,15 @@ def derive(
         failed=len(failed),
         errors=dict(Counter(record.error for record in failed if record.error)),
         batch_means=means,
-        steady=_steady(means),
+        steady=_steady(means) and not (cell.concurrency > 1 and stalled(means)),
         prompt_tokens_p50=_median([record.prompt_tokens for record in touching if record.prompt_tokens is not None]),
         warnings=tuple(notes),
     )
+
+
+def stalled(rates: Sequence[float]) -> bool:
+    """Whether one of several equal slices of time has so little that the server stood still in it."""
+    return len(rates) >= FEWEST_SLICES and min(rates) < STALL * statistics.median(rates)
 
 
 def tokens_until(record: RequestRecord, at_s: float) -> float:

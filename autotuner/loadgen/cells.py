@@ -94,7 +94,7 @@ def _steer(crew: Crew, steering: Steering, counters: _Counting, should_stop: Cal
         progress = crew.progress(POLL_S)
         steering.observe(time.monotonic_ns(), progress)
         if steering.window_begin_ns is not None:
-            counters.read_before()
+            counters.read_before(steering.window_begin_ns)
     return steering.window_begin_ns, steering.window_end_ns
 
 
@@ -103,12 +103,15 @@ class _Counting:
 
     def __init__(self, read: Callable[[], Counters] | None) -> None:
         self._read = read
+        self._begin_ns: int | None = None
         self.before: Counters | None = None
         self.after: Counters | None = None
         self.warnings: list[str] = []
 
-    def read_before(self) -> None:
-        if self.before is None:
+    def read_before(self, begin_ns: int) -> None:
+        """Once for each moment that the window was said to begin at."""
+        if begin_ns != self._begin_ns:
+            self._begin_ns = begin_ns
             self.before = self._ask()
 
     def read_after(self) -> None:

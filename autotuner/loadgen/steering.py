@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from statistics import median
 
+from autotuner.decide.cells import STALL, stalled
 from autotuner.loadgen.plan import CellPlan, Progress
 
 LONGEST_SLICE_S = 0.4
 RATE_TOLERANCE = 0.2
+STALL_SLICE_S = 0.4
 PATIENCE = 4
 """How many times its cap a window may last while not a single answer has ended in it."""
 
@@ -25,6 +29,8 @@ class Steering:
         self.begin_ns = begin_ns
         self._rates = _Rates(min(LONGEST_SLICE_S, plan.warmup_s / 3), begin_ns)
         self._answered_before = 0
+        self._track: list[tuple[int, int, int]] = []
+        """(time, reads, answers) since the window began."""
         self.window_begin_ns: int | None = None
         self.window_end_ns: int | None = None
         self.warnings: list[str] = []
@@ -37,6 +43,7 @@ class Steering:
         elif self.window_begin_ns is None:
             self._open(now_ns, progress)
         elif self.window_end_ns is None:
+            self._track.append((now_ns, progress.reads, progress.answered))
             self._close(now_ns, progress, self.window_begin_ns)
 
     def _open(self, now_ns: int, progress: Progress) -> None:
@@ -64,7 +71,8 @@ class Steering:
         answered = progress.answered - self._answered_before
         at_ns = progress.last_end_ns if self._concurrency == 1 and answered > 0 else now_ns
         if answered >= self._answers_needed and at_ns - begin_ns >= self._plan.window_s * 1e9:
-            self.window_end_ns = at_ns
+            if not self._begun_again(now_ns):
+                self.window_end_ns = at_ns
             return
         longest_s = self._plan.longest_window_s * (1 if answered else PATIENCE)
         if now_ns - begin_ns >= longest_s * 1e9:
@@ -72,11 +80,40 @@ class Steering:
             if answered < self._plan.min_answers:
                 self.warnings.append(f"only {answered} answers ended in a window of {(at_ns - begin_ns) / 1e9:.1f} s")
 
+    def _begun_again(self, now_ns: int) -> bool:
+        """Whether the window held a stall and so begins again after it: the first batch at a new size pays for compilation.
+
+        Only while the cell is young: a server that stalls again and again is measured with its stalls, and the result is unsteady.
+        """
+        young = now_ns - self.begin_ns < (self._plan.longest_warmup_s + self._plan.longest_window_s / 2) * 1e9
+        stall = _last_stall(self._track) if young and self._concurrency > 1 else None
+        if stall is None:
+            return False
+        at_ns, answered, stalled_s = stall
+        self.window_begin_ns, self._answered_before = at_ns, answered
+        self._track = [point for point in self._track if point[0] >= at_ns]
+        self.warnings.append(f"the server stalled for {stalled_s:.1f} s; the window begins after that")
+        return True
+
     def _give_up(self, now_ns: int) -> None:
         if self.window_begin_ns is None:
             self.window_begin_ns = self.begin_ns
         self.window_end_ns = now_ns
         self.warnings.append("every lane failed several times in a row; the cell was cut short")
+
+
+def _last_stall(track: list[tuple[int, int, int]]) -> tuple[int, int, float] | None:
+    """End of the last stalled slice, the answers by then, and the seconds that stalled; ``None`` when no slice did."""
+    edges = track[:1]
+    for point in track:
+        if point[0] - edges[-1][0] >= STALL_SLICE_S * 1e9:
+            edges.append(point)
+    slices = [(later, (later[1] - earlier[1]) / (later[0] - earlier[0])) for earlier, later in pairwise(edges)]
+    if not stalled([rate for _, rate in slices]):
+        return None
+    limit = STALL * median(rate for _, rate in slices)
+    slow = [point for point, rate in slices if rate < limit]
+    return slow[-1][0], slow[-1][2], len(slow) * STALL_SLICE_S
 
 
 class _Rates:

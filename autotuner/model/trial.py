@@ -38,9 +38,7 @@ class TrialRecord:
         return self.outcome == "measured"
 
     @classmethod
-    def of(
-        cls, outcome: Outcome, *, number: int, phase: Phase, config: Configuration, started: str, elapsed_s: float
-    ) -> TrialRecord:
+    def of(cls, outcome: Outcome, *, number: int, phase: Phase, config: Configuration, started: str, elapsed_s: float) -> TrialRecord:
         """The record of an outcome. ``Interrupted`` trials leave none: they are asked again."""
         match outcome:
             case Measured():

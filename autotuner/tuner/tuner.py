@@ -17,7 +17,7 @@ from autotuner.model.facts import HostFacts
 from autotuner.model.measurement import CellResult
 from autotuner.model.outcome import HostBroken, Interrupted, Transient
 from autotuner.model.trial import TrialRecord
-from autotuner.model.workload import Cell, Workload
+from autotuner.model.workload import Cell
 from autotuner.runner import Runner, Trial
 from autotuner.study.sampling import legal_sample
 from autotuner.study.study import Study
@@ -129,23 +129,16 @@ class Tuner:
 
     # --- confirming --------------------------------------------------------------------------------------------------------------
 
-    def line_up(self) -> list[tuple[Configuration, tuple[Workload, ...]]]:
-        """Baseline first, then every finalist, each with the workloads that it is confirmed for; empty when nothing beat the baseline."""
-        wanted: dict[Configuration, list[Workload]] = {}
-        for workload in self._study.workloads:
-            for config in finalists(workload, self._study.records):
-                if config != self.baseline:
-                    wanted.setdefault(config, []).append(workload)
-        if not wanted:
-            return []
-        contested = tuple(workload for workload in self._study.workloads if any(workload in names for names in wanted.values()))
-        baseline = [(self.baseline, contested)] if self._runs(self.baseline) else []
-        return baseline + [(config, tuple(workloads)) for config, workloads in wanted.items()]
+    def line_up(self) -> list[Configuration]:
+        """Baseline first, then every finalist; empty when nothing beat the baseline."""
+        wanted = [config for workload in self._study.workloads for config in finalists(workload, self._study.records)]
+        others = [config for config in dict.fromkeys(wanted) if config != self.baseline]
+        return [self.baseline, *others] if others and self._runs(self.baseline) else others
 
     def _confirm(self) -> None:
         line_up = self.line_up()
         for number in range(self._budget.confirm_rounds):
-            for config, workloads in line_up:
+            for config in line_up:
                 if self._launched(config, confirm=True) > number:
                     continue
                 self._stop.check()
@@ -154,7 +147,8 @@ class Tuner:
                         Notice(level="warning", message="out of time: the confirmation is incomplete; the same command completes it")
                     )
                     return
-                self._launch(config, Phase.CONFIRM, cells_of(workloads))
+                # A launch costs far more than a cell: every finalist is measured for all workloads, which also says how launches vary.
+                self._launch(config, Phase.CONFIRM, cells_of(self._study.workloads))
 
     def _confirmations_left(self) -> int:
         line_up = len(self.line_up()) or 1 + len(self._study.workloads)

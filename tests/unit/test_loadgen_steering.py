@@ -40,6 +40,33 @@ def test_the_window_is_capped_and_says_when_few_answers_ended() -> None:
     assert any("only 1 answers" in warning for warning in steering.warnings)
 
 
+def halting(*halts: tuple[float, float]) -> object:
+    """1000 reads a second, none while halted."""
+
+    def progress(s: float) -> Progress:
+        running = s - sum(max(0.0, min(s, end) - begin) for begin, end in halts)
+        return Progress(first=8, answered=int(running * 8), reads=int(running * 1000))
+
+    return progress
+
+
+def test_a_stall_for_compilation_is_left_out_of_the_window_and_said() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    drive(steering, 20, halting((2.0, 2.6)))
+    assert steering.window_begin_ns is not None
+    assert 2.6 * S <= steering.window_begin_ns <= 3.1 * S
+    assert steering.window_end_ns == pytest.approx(steering.window_begin_ns + 4 * S, abs=S / 10)
+    assert any("stalled for" in warning for warning in steering.warnings)
+
+
+def test_a_server_that_stalls_again_and_again_is_measured_with_its_stalls() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    drive(steering, 40, halting(*[(2.0 + 3 * n, 2.8 + 3 * n) for n in range(12)]))
+    assert steering.window_begin_ns is not None
+    assert steering.window_end_ns is not None
+    assert steering.window_end_ns < 20 * S
+
+
 def test_lanes_that_never_get_a_token_do_not_hold_the_cell_up() -> None:
     steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
     drive(steering, 40, lambda s: Progress(first=6, reads=int(s * 1000), answered=int(s)))
