@@ -59,13 +59,13 @@ setup: $(DEV)
 
 # --- demo -------------------------------------------------------------------------------------------------------------------
 
-DEMO := --space search_spaces/sglang-kimi-k26.yaml --trials 10 --confirm-rounds 4 \
-  --contexts 60,1024 --concurrency 1,16 --output-tokens 64 --window 1 --warmup 0.3 --recommendations demo/recommendations
+DEMO := --space search_spaces/sglang-kimi-k26.yaml --trials 10 --confirm-rounds 2 \
+  --contexts 60,1024 --concurrency 1,16 --output-tokens 24 --window 0.4 --warmup 0.2 --recommendations demo/recommendations
 
 demo: $(RUNTIME)
 	@mkdir -p demo; start=$$SECONDS; \
-	echo "+ autotuner --state-dir demo/state tune hosts/simulated-ct200.yaml $(DEMO)" >&2; \
-	$(BIN)/autotuner --state-dir demo/state tune hosts/simulated-ct200.yaml $(DEMO); \
+	echo "+ autotuner --state-dir demo/state tune hosts/simulated-b300.yaml $(DEMO)" >&2; \
+	$(BIN)/autotuner --state-dir demo/state tune hosts/simulated-b300.yaml $(DEMO); \
 	echo "demo: $$((SECONDS - start)) s, set-up not counted" >&2; \
 	find demo/recommendations -name '*.yaml' | sort
 

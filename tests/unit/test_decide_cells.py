@@ -166,6 +166,15 @@ def test_a_trend_is_not_steady_and_noise_is() -> None:
     assert all(derive(CELL, [stream(1000, 0.0, rng)], Window(0, 7.9)).steady for _ in range(20))
 
 
+def test_a_window_with_a_stall_is_not_steady() -> None:
+    steady = RequestRecord(index=0, lane=0, domain="code", start_s=-1, chunks=tuple((n / 100, n * 10) for n in range(800)))
+    assert derive(CELL, [steady], Window(0, 7.9)).steady
+    halted = RequestRecord(
+        index=0, lane=0, domain="code", start_s=-1, chunks=tuple((n / 100 + (1.0 if n > 300 else 0.0), n * 10) for n in range(800))
+    )
+    assert not derive(CELL, [halted], Window(0, 7.9)).steady
+
+
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=30), st.floats(0, 20), st.floats(0.1, 10))
 def test_tokens_of_adjacent_windows_add_up(gaps: list[float], begin: float, length: float) -> None:
     times, at = [], 0.0

@@ -9,7 +9,6 @@ from autotuner.model.document import Metadata
 from autotuner.model.measurement import CellResult
 from autotuner.model.workload import Cell, Slo, Workload
 
-
 SHORT = Cell(context=60, concurrency=1)
 
 

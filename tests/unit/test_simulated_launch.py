@@ -27,7 +27,7 @@ DDTREE = "--speculative-algorithm DDTREE --speculative-draft-model-path d"
 def setting(profile: str = "ct200", **more: object) -> Setting:
     hardware = {"ct200": {"memory_gib": 96.0, "sm": 120, "link": "pcie"}, "b300": {"memory_gib": 275.0, "sm": 103, "link": "nvlink"}}
     gpu = {"name": "simulated", "count": 8, **hardware[profile]}
-    return parse_setting(json.dumps({"simulate": {"profile": profile, "gpu": gpu, **more}, "model": {}, "launch": "candidate-1"}))
+    return parse_setting(json.dumps({"profile": profile, "gpu": gpu, **more}), launch="candidate-1")
 
 
 def resolved(line: str, profile: str = "ct200") -> Resolved:
@@ -219,11 +219,11 @@ def test_graphs_are_captured_up_to_the_largest_batch_that_can_run() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "simulate"),
+        ("[]", "an object is expected"),
         ("{", "line 1"),
-        ('{"simulate": {"profile": "h200"}}', "ct200"),
-        ('{"simulate": {"profile": "ct200"}}', "gpu"),
-        ('{"simulate": {"profile": "ct200", "gpu": {"count": 8, "memory_gib": 96}, "faults": [{"kind": "die", "x": 1}]}}', "x"),
+        ('{"profile": "h200"}', "ct200"),
+        ('{"profile": "ct200"}', "gpu"),
+        ('{"profile": "ct200", "gpu": {"count": 8, "memory_gib": 96}, "faults": [{"kind": "die", "x": 1}]}', "x"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(text: str, words: str) -> None:

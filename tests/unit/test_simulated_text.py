@@ -146,9 +146,11 @@ def test_a_launch_carries_the_setting_and_the_concepts() -> None:
     config = Configuration.of({**values, "mem_fraction": 0.84, "max_running": 128, "chunked_prefill": 8192})
     spec = engine.launch(config, space=load_space("sglang-kimi-k26"), host=host, facts=facts, name="candidate-17")
     assert spec.argv[:4] == (sys.executable, "-m", "autotuner.engines.simulated", "--simulate")
-    setting = parse_setting(spec.argv[4])
+    setting = parse_setting(spec.argv[4], launch=spec.name)
     assert (setting.launch, setting.profile.name, setting.gpus) == ("candidate-17", "ct200", 8)
     assert [fault.kind for fault in setting.faults] == ["die"]
+    other = engine.launch(config, space=load_space("sglang-kimi-k26"), host=host, facts=facts, name="candidate-18")
+    assert (other.argv, other.env) == (spec.argv, spec.env), "a name is no part of what is recommended"
     assert "--enable-metrics" in spec.argv
     again = engine.read_argv(spec.argv, host=host)
     assert dict(again) == dict(config)
@@ -171,4 +173,4 @@ def test_faults_stand_in_a_host_document() -> None:
     simulate = Simulate(profile="ct200", gpu=gpu, faults=(SimulatedFault(kind="slow-start", seconds=3.0),))
     dumped = simulate.model_dump(mode="json")
     assert Simulate.model_validate_json(json.dumps(dumped)) == simulate
-    assert parse_setting(json.dumps({"simulate": dumped})).faults[0].seconds == 3
+    assert parse_setting(json.dumps(dumped)).faults[0].seconds == 3
