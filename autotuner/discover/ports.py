@@ -10,7 +10,7 @@ from typing import Any
 
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
-from autotuner.services.onhost.processes import SERVICE_MARK, SESSION_MARK
+from autotuner.services.onhost.processes import SERVICE_MARK, SESSION_MARK, service_name
 from autotuner.services.onhost.sockets import TABLES, parse_listeners
 from autotuner.transports.base import Transport
 
@@ -42,8 +42,7 @@ class Owner:
     @property
     def service(self) -> str | None:
         """The name under which a service manager started it, if one did."""
-        mark = self.details["marks"][SERVICE_MARK]
-        return str(mark).partition("/")[0] if mark else None
+        return service_name(self.details["marks"][SERVICE_MARK] or "") or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

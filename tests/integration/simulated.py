@@ -19,6 +19,8 @@ from pathlib import Path
 
 import httpx
 
+from autotuner.services.onhost.processes import SERVICE_MARK, service_mark
+
 HARDWARE = {"ct200": {"memory_gib": 96.0, "sm": 120, "link": "pcie"}, "b300": {"memory_gib": 275.0, "sm": 103, "link": "nvlink"}}
 PATIENCE_S = 30.0
 _MADE = re.compile(rb'"completion_tokens": (\d+)')
@@ -68,16 +70,19 @@ class Running:
 
 
 @contextlib.contextmanager
-def server(tmp_path: Path, *flags: str, profile: str = "ct200", port: int | None = None, **simulate: object) -> Iterator[Running]:
+def server(
+    tmp_path: Path, *flags: str, profile: str = "ct200", port: int | None = None, launch: str = "", **simulate: object
+) -> Iterator[Running]:
     """A server on a free port; everything of it is gone afterwards."""
     gpu = {"name": "simulated", "count": 8, **HARDWARE[profile]}
-    setting = {"simulate": {"profile": profile, "gpu": gpu, "launch_seconds": 0.0, "noise": 0.0, **simulate}, "model": {}, "launch": "t"}
+    setting = {"profile": profile, "gpu": gpu, "launch_seconds": 0.0, "noise": 0.0, **simulate}
     port = port or free_port()
     argv = [sys.executable, "-m", "autotuner.engines.simulated", "--simulate", json.dumps(setting), "--model-path", "m"]
     argv += ["--served-model-name", "kimi", "--port", str(port), "--context-length", "16384", *flags]
+    environment = {**os.environ, SERVICE_MARK: service_mark(launch)} if launch else dict(os.environ)
     log_path = tmp_path / f"server-{port}.log"
     with log_path.open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, cwd="/", start_new_session=True)
+        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, cwd="/", env=environment, start_new_session=True)
     try:
         yield Running(process, port, log_path)
     finally:

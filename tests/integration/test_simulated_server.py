@@ -362,6 +362,19 @@ def test_a_slow_start_takes_longer_than_the_launch(tmp_path: Path) -> None:
         assert running.process.poll() is None
 
 
+def test_a_launch_knows_its_name_from_the_environment(tmp_path: Path) -> None:
+    faults = [{"kind": "die", "launch": "candidate-7"}]
+    with server(tmp_path, "--tp-size", "8", launch="candidate-7", faults=faults) as running:
+        running.wait_ready()
+        with pytest.raises(httpx.TransportError):
+            streamed(running)
+        assert running.ended() == -9
+    for other in ("candidate-8", ""):
+        with server(tmp_path, "--tp-size", "8", launch=other, faults=faults) as running:
+            running.wait_ready()
+            assert events(streamed(running)[1])[-1] == "[DONE]"
+
+
 def test_help_and_version_are_printed(tmp_path: Path) -> None:
     for flag, words in (("--help", "--speculative-ddtree-budget"), ("--version", "simulated")):
         with server(tmp_path, flag) as running:

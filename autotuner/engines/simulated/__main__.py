@@ -1,8 +1,12 @@
-"""``python -m autotuner.engines.simulated --simulate JSON …``: run a simulated server with SGLang's flags."""
+"""``python -m autotuner.engines.simulated --simulate JSON …``: run a simulated server with SGLang's flags.
+
+Launches of other names have other noise; the name is in the environment that the service manager started the server with.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +15,7 @@ from autotuner.engines.simulated.flags import build_parser
 from autotuner.engines.simulated.resolve import Resolved, resolve
 from autotuner.engines.simulated.server import SimulatedServer, log
 from autotuner.engines.simulated.setting import Setting, parse_setting
+from autotuner.services.onhost.processes import SERVICE_MARK, service_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.simulate is None:
         parser.error("the following arguments are required: --simulate")
     try:
-        setting = parse_setting(args.simulate)
+        setting = parse_setting(args.simulate, launch=service_name(os.environ.get(SERVICE_MARK, "")))
     except ValueError as error:
         parser.error(f"argument --simulate: {error}")
     resolved = resolve(args, setting)

@@ -26,7 +26,7 @@ class EngineParser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """Every flag that the simulated build accepts. What is not here is unknown to it."""
     parser = EngineParser(prog="sglang serve", description="A simulated SGLang server.")
-    parser.add_argument("--simulate", metavar="JSON", help="Host, model and launch to simulate, as JSON.")
+    parser.add_argument("--simulate", metavar="JSON", help="What to simulate, as JSON: the part of a host document of that name.")
     parser.add_argument("--version", action="version", version=VERSION)
     _model(parser)
     _server(parser)

@@ -1,7 +1,7 @@
-"""Setting: which host, model and launch a simulated server plays, from the JSON of ``--simulate``.
+"""Setting: which host and launch a simulated server plays.
 
-``{"simulate": {…}, "model": {…}, "launch": "candidate-17"}``: the first two are the parts of a host document of those names. The server
-reads them without pydantic, whose import would be most of its start; the host document was checked before.
+The JSON of ``--simulate`` is the part of a host document of that name. The server reads it without pydantic, whose import would be most
+of its start; the host document was checked before.
 """
 
 from __future__ import annotations
@@ -61,13 +61,12 @@ TARGET = "kimi_k26"
 DRAFTER = "dflash_drafter"
 
 
-def parse_setting(text: str) -> Setting:
-    """The setting. Raises ``ValueError`` with what is wrong."""
-    table = json.loads(text)
-    if not isinstance(table, dict) or not isinstance(table.get("simulate"), dict):
-        msg = 'an object with the key "simulate" is expected'
+def parse_setting(text: str, *, launch: str = "") -> Setting:
+    """The setting of a launch of this name. Raises ``ValueError`` with what is wrong."""
+    simulate = json.loads(text)
+    if not isinstance(simulate, dict):
+        msg = "an object is expected"
         raise ValueError(msg)  # noqa: TRY004 - one error for whatever is wrong with the text
-    simulate, launch = table["simulate"], str(table.get("launch", ""))
     try:
         profile = load_profile(str(simulate["profile"]))
         gpu = simulate["gpu"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 SERVICE_MARK = "AUTOTUNER_SERVICE"
-"""Environment variable that every process of a started server inherits; its value is unique to the start."""
+"""Environment variable that every process of a started server inherits: its name, and what makes this start unique."""
 SESSION_MARK = "AUTOTUNER_SESSION"
 """Environment variable that names the tuning session which started the server."""
 
@@ -22,6 +22,16 @@ DEAD = "ZXx"
 """States of a process that has ended."""
 
 _POLL_S = 0.05
+
+
+def service_mark(name: str) -> str:
+    """A value of ``SERVICE_MARK`` for a start of the server of this name."""
+    return f"{name}/{os.urandom(8).hex()}"
+
+
+def service_name(mark: str) -> str:
+    """The name of the server that carries this mark; empty when it carries none."""
+    return mark.partition("/")[0]
 
 
 class Process(NamedTuple):

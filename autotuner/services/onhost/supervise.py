@@ -101,7 +101,7 @@ def _supervised(request: dict[str, Any], folder: Path, secrets: dict[str, str]) 
 def _supervise(request: dict[str, Any], folder: Path, secrets: dict[str, str], report: Callable[[dict[str, Any]], None]) -> None:
     detach.become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    mark = f"{request['name']}/{os.urandom(8).hex()}"
+    mark = processes.service_mark(request["name"])
     inherited = {name: value for name, value in os.environ.items() if name not in processes.MARKS}
     environment = {**inherited, **request["env"], **secrets, processes.SERVICE_MARK: mark}
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)

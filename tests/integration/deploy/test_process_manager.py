@@ -50,6 +50,13 @@ def test_exit_code_log_and_idempotent_stop(manager: ProcessManager) -> None:
     manager.stop(handle, timeout_s=5)
 
 
+def test_a_server_is_told_its_name_beside_what_is_recorded(manager: ProcessManager) -> None:
+    handle = manager.start(python(f"import os; print(os.environ[{processes.SERVICE_MARK!r}])", name="candidate-7"))
+    until(lambda: not manager.status(handle).running, "the end")
+    assert processes.service_name(manager.log(handle).decode()) == "candidate-7"
+    assert processes.service_name("") == ""
+
+
 def test_death_by_signal_is_negative(manager: ProcessManager) -> None:
     handle = manager.start(python("import time; time.sleep(600)"))
     assert manager.status(handle).running
