@@ -95,7 +95,7 @@ docs-check: $(DEV)
 check: lint types imports docs-check test
 
 bench: $(DEV)
-	@for script in benchmarks/*.py; do echo "+ $$script" >&2; $(BIN)/python "$$script"; done
+	@echo "+ python -m benchmarks.overhead" >&2; $(BIN)/python -m benchmarks.overhead
 
 # --- housekeeping -----------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotuner.cli.options import Options
+from autotuner.errors import NothingFeasible
 
 if TYPE_CHECKING:
     from autotuner.tuner.night import NightPlan
@@ -117,7 +118,7 @@ def _run(plan: NightPlan, *, color: bool, as_json: bool) -> int:
     with listener(sys.stderr, json=as_json, tty=tty, color=color, metrics=_metrics(plan)) as watch, on_signals(stop, _say):
         result = run_night(plan, listener=watch, stop=stop, clock=time.monotonic)
     click.echo(json.dumps(summary_json(result), indent=2, ensure_ascii=False) if as_json else summary(result))
-    return 0
+    return 0 if result.written else NothingFeasible.exit_code
 
 
 def _dry_run(plan: NightPlan, *, as_json: bool) -> int:

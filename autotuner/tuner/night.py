@@ -143,22 +143,22 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                     simulated=meta.simulated,
                 )
             )
-            live = there.engine.read_argv(session.production.argv, host=plan.host) if session.production else None
+            runner = Runner(
+                session=session,
+                engine=there.engine,
+                host=plan.host,
+                facts=there.facts,
+                space=plan.space,
+                store=store,
+                plan=plan.cell_plan,
+                listener=listener,
+            )
             tuner = Tuner(
                 study=study,
-                runner=Runner(
-                    session=session,
-                    engine=there.engine,
-                    host=plan.host,
-                    facts=there.facts,
-                    space=plan.space,
-                    store=store,
-                    plan=plan.cell_plan,
-                    listener=listener,
-                ),
+                runner=runner,
                 facts=there.facts,
                 cells=there.cells,
-                live=live,
+                live=_live(plan.host, there.engine, session, listener),
                 budget=plan.budget,
                 stop=stop,
                 listener=listener,
@@ -167,15 +167,28 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                 seed=plan.seed,
             )
             tuner.run()
-        return conclude(
-            plan.host,
-            space=plan.space,
-            store=store,
-            meta=meta,
-            engine=there.engine,
-            baseline=tuner.baseline,
-            folder=plan.recommendations,
+            # Written before the session ends: a host that cannot be restored must not cost the night's result as well.
+            return conclude(
+                plan.host,
+                space=plan.space,
+                store=store,
+                meta=meta,
+                engine=there.engine,
+                baseline=tuner.baseline,
+                folder=plan.recommendations,
+            )
+
+
+def _live(host: Host, engine: Engine, session: HostSession, listener: Listener) -> Configuration | None:
+    """What serves today as a configuration; ``None`` when nothing does."""
+    if session.production is None:
+        return None
+    if host.model.path not in session.production.argv:
+        text = (
+            f"what serves on {host.name} names another model than its file ({host.model.path}): trial 0 has its flags with the file's model"
         )
+        listener(Notice(level="warning", message=text))
+    return engine.read_argv(session.production.argv, host=host)
 
 
 def conclude(

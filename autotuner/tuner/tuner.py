@@ -71,7 +71,10 @@ class Tuner:
         self._clock = clock
         self._deadline_s = deadline_s
         self._seed = seed
-        self._moves, notes = opening_moves(study.space, facts.names(), live)
+        recorded = next((record.config for record in reversed(study.records) if record.phase is Phase.BASELINE), None)
+        self._moves, notes = opening_moves(study.space, facts.names(), recorded if live is None else live)
+        if live is not None and recorded is not None and live != recorded:
+            notes.append("what serves today is not the baseline that this study measured; it is measured anew")
         for note in notes:
             listener(Notice(level="warning", message=note))
         self.baseline = self._moves[0].config
