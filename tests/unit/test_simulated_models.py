@@ -138,6 +138,6 @@ def test_a_profile_lacking_or_misspelling_a_constant_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks eager"):
         parse_profile(table)
     with pytest.raises(ValueError, match=r"\[step\].*fixed_sm"):
-        parse_profile(tomllib.loads(text.replace("fixed_ms = 8.8", "fixed_sm = 8.8")))
+        parse_profile(tomllib.loads(text.replace("fixed_ms = 8.65", "fixed_sm = 8.65")))
     with pytest.raises(KeyError):
         load_profile("h200")
