@@ -9,9 +9,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
-from sklearn.feature_extraction import DictVectorizer
-from sklearn.model_selection import GroupKFold
 
 from autotuner.model.configuration import Configuration
 from autotuner.model.trial import TrialRecord
@@ -19,6 +16,7 @@ from autotuner.model.workload import Cell
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from sklearn.ensemble import ExtraTreesRegressor
 
 MIN_CONFIGURATIONS = 4
 """Below this a regression over configurations only repeats what was measured."""
@@ -42,6 +40,8 @@ class Surrogate:
 
     def __init__(self, trials: Iterable[TrialRecord], metric: str, *, seed: int = 0) -> None:
         """Fit. Raises ``ValueError`` with fewer than ``MIN_CONFIGURATIONS`` measured configurations."""
+        from sklearn.feature_extraction import DictVectorizer  # noqa: PLC0415 - costs a second that readers of a study do without
+
         rows = [
             (_features(trial.config, cell.context, cell.concurrency), math.log(cell.metrics[metric]), trial.config.digest)
             for trial in trials
@@ -69,6 +69,8 @@ class Surrogate:
 
     def cross_validated_error_percent(self) -> float:
         """Median absolute error in percent on configurations that the model has not seen (groups of whole configurations left out)."""
+        from sklearn.model_selection import GroupKFold  # noqa: PLC0415
+
         folds = GroupKFold(n_splits=min(_FOLDS, self.configurations))
         errors: list[float] = []
         for train, test in folds.split(self._x, self._y, self._groups):
@@ -77,11 +79,16 @@ class Surrogate:
         return median(errors)
 
     def _fit(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> ExtraTreesRegressor:
+        from sklearn.ensemble import ExtraTreesRegressor  # noqa: PLC0415
+
         return ExtraTreesRegressor(n_estimators=_TREES, random_state=self._seed, n_jobs=1).fit(x, y)
 
 
 def starts_probability(trials: Iterable[TrialRecord], configs: Sequence[Configuration], *, seed: int = 0) -> list[float]:
     """Probability that each configuration starts on this host, learnt from launches that did and did not; 1 when none failed."""
+    from sklearn.ensemble import ExtraTreesClassifier  # noqa: PLC0415
+    from sklearn.feature_extraction import DictVectorizer  # noqa: PLC0415
+
     known = [trial for trial in trials if trial.outcome in ("measured", "infeasible")]
     labels = [trial.measured for trial in known]
     if len(set(labels)) < 2:
