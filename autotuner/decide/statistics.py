@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 MIN_PAIRS = 4
 """Interleaved pairs of launches that carry a verdict of their own."""
@@ -77,7 +77,7 @@ def compare(
         if pooled is None or pooled.df < MIN_POOLED_DF:
             return Comparison(ratio=math.exp(centre), low=None, high=None, pairs=pairs, method="none")
         spread, df, method = pooled.sd * math.sqrt(1 / len(baseline) + 1 / len(candidate)), pooled.df, "pooled"
-    half = float(student.ppf(0.5 + confidence / 2, df)) * spread
+    half = float(stdtrit(df, 0.5 + confidence / 2)) * spread
     return Comparison(ratio=math.exp(centre), low=math.exp(centre - half), high=math.exp(centre + half), pairs=pairs, method=method)
 
 
