@@ -13,6 +13,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from typing import Any
 import platformdirs
 from pydantic import TypeAdapter, ValidationError
 
-from autotuner.errors import AutotunerError, Refused, StopStudy
+from autotuner import disk
+from autotuner.errors import Refused, StopStudy
 from autotuner.model.document import Scalar
 from autotuner.model.facts import Fingerprint
 from autotuner.model.measurement import RequestRecord
@@ -110,12 +112,7 @@ class RecordStore:
         """Lay out the folder of a new study, or note the workloads of the latest run."""
         with _disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = self.folder / "meta.json.new"
-            with temporary.open("wb") as stream:
-                stream.write(_META.dump_json(meta, indent=1))
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(self.folder / "meta.json")
+            disk.replace(self.folder / "meta.json", _META.dump_json(meta, indent=1))
 
     def append(self, record: TrialRecord) -> None:
         """Keep a launch for good: the line is on the disk when this returns."""
@@ -171,6 +168,10 @@ def trial_json(record: TrialRecord) -> dict[str, object]:
     return {**plain, "config": {"parameters": dict(config), "extra_args": list(config.extra_args), "digest": config.digest}}
 
 
+def _disk_errors(path: Path) -> AbstractContextManager[None]:
+    return disk.refusals("write", path, then="start the same command again: it continues where it stopped")
+
+
 def _compact(record: RequestRecord) -> dict[str, Any]:
     row = {key: value for key, value in asdict(record).items() if value not in (None, ())}
     row["chunks"] = [[round(at, 6), count] for at, count in record.chunks]
@@ -195,26 +196,3 @@ def _parse(path: Path) -> Iterator[TrialRecord]:
             yield _TRIAL.validate_json(line)
         except ValidationError:
             continue
-
-
-class _disk_errors:  # noqa: N801 - reads as a statement: with _disk_errors(path)
-    """Turns a full or read-only disk into one sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError):
-            return
-        hints = {
-            errno.ENOSPC: "free some space and start the same command again: it continues where it stopped",
-            errno.EDQUOT: "raise the quota and start the same command again: it continues where it stopped",
-            errno.EROFS: "choose another folder with --state-dir",
-            errno.EACCES: "choose another folder with --state-dir, or mend its owner",
-        }
-        raise AutotunerError(
-            f"{self._path}: {error.strerror or error}", hint=hints.get(error.errno or 0, "choose another folder with --state-dir")
-        ) from error

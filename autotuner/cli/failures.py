@@ -6,7 +6,6 @@ anything foreseeable; for everything else it goes to a file whose path is shown.
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import sys
@@ -18,21 +17,11 @@ from pathlib import Path
 import click
 
 import autotuner
+from autotuner import disk
 from autotuner.cli.options import default_state_dir
 from autotuner.errors import AutotunerError, Interrupted, InvalidDocument
 
 INTERRUPTED = Interrupted.exit_code
-
-_DISK_HINTS = {
-    errno.ENOSPC: "free some space there, or choose another folder with `--state-dir`",
-    errno.EDQUOT: "free some space within the quota, or choose another folder with `--state-dir`",
-    errno.EROFS: "the file system is mounted read-only: choose a folder that can be written",
-    errno.EACCES: "check the owner and the mode, or choose a folder that this user can write",
-    errno.EPERM: "check the owner and the mode, or choose a folder that this user can write",
-    errno.ENOENT: "check the path",
-    errno.EISDIR: "give a file, not a folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder",
-}
 
 
 def report(error: BaseException) -> int:
@@ -49,9 +38,8 @@ def report(error: BaseException) -> int:
         case click.Abort() | KeyboardInterrupt():
             _say("interrupted")
             return INTERRUPTED
-        case OSError() if error.errno in _DISK_HINTS:
-            _say(f"error: {_os_message(error)}", _DISK_HINTS[error.errno])
-            return 1
+        case OSError() if disk.foreseen(error):
+            return report(disk.refused("use", error.filename, error))
         case _:
             return _unexpected(error)
 
@@ -66,11 +54,6 @@ def _usage(error: click.ClickException) -> int:
     hint = f"`{context.command_path} --help` lists what can be given" if context is not None else None
     _say(f"error: {message[:1].lower()}{message[1:].rstrip('.')}", hint)
     return error.exit_code
-
-
-def _os_message(error: OSError) -> str:
-    where = f" `{error.filename}`" if error.filename is not None else ""
-    return f"cannot use{where}: {error.strerror}" if where else str(error.strerror)
 
 
 def _unexpected(error: BaseException) -> int:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from autotuner import disk
 from autotuner.documents.scalars import reads_as_text
 from autotuner.documents.schemas import schema_file
-from autotuner.errors import AutotunerError
 from autotuner.model.document import Document
 
 _WIDTH = 120
@@ -37,6 +34,8 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     lines = value.split("\n")
     if len(lines) > 2 and all(line.isprintable() for line in lines):
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|")
+    if not value.isprintable():  # escaped: written as it is, a line break of any kind would be folded
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if reads_as_text(value) else "'")
 
 
@@ -75,58 +74,18 @@ def write(document: Document, path: str | Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically (beside it, fsync, rename) and make the folders above it; a symbolic link keeps pointing to its file.
+    """Write a file atomically and make the folders above it; a symbolic link keeps pointing to its file.
 
     Raises ``AutotunerError``; then the file is as it was.
     """
     target = Path(os.path.realpath(path))
-    try:
+    with disk.refusals("write", path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, text.encode())
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _replace(target: Path, data: bytes) -> None:
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        disk.replace(target, text.encode(), mode=mode)
 
 
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _unwritable(path: Path, error: OSError) -> AutotunerError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return AutotunerError(
-            f"{path} cannot be written: the disk is full",
-            hint=f"make room (df -h {path.parent}), then run the same command again; nothing was changed",
-        )
-    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return AutotunerError(
-            f"{path} cannot be written: {path.parent} is read-only for this user",
-            hint=f"look at its permissions with: ls -ld {path.parent}, or choose another folder",
-        )
-    if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}:
-        return AutotunerError(
-            f"{path} cannot be written: a part of the path is not a folder, or the target is one", hint=f"look at: ls -ld {path}"
-        )
-    return AutotunerError(f"{path} cannot be written: {error.strerror}")

@@ -7,23 +7,16 @@ import errno
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from autotuner.errors import AutotunerError, TransportError
+from autotuner import disk
+from autotuner.errors import TransportError
 from autotuner.transports.base import Completed
 
 NOT_FOUND = 127
 """Return code of a program that is not there, as a shell gives it."""
 _CANNOT_RUN = 126
-
-_HINTS = {
-    errno.ENOSPC: "the disk is full: free some space and start again",
-    errno.EDQUOT: "the disk quota is used up: free some space and start again",
-    errno.EROFS: "the file system is mounted read-only: choose another folder or remount it",
-    errno.EACCES: "check the owner and the mode of the folder",
-}
 
 
 class LocalTransport:
@@ -76,16 +69,14 @@ class LocalTransport:
         except (FileNotFoundError, ProcessLookupError, NotADirectoryError) as error:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
         except OSError as error:
-            raise _file_error("read", path, error) from error
+            raise disk.refused("read", path, error) from error
 
     def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file atomically and durably: temporary file, fsync, rename, fsync of the folder."""
+        """Write a file atomically and durably, and make the folders above it."""
         target = Path(path)
-        try:
+        with disk.refusals("write", path):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _replace(target, data, mode)
-        except OSError as error:
-            raise _file_error("write", path, error) from error
+            disk.replace(target, data, mode=mode)
 
     def exists(self, path: str) -> bool:
         """Whether anything is at ``path``."""
@@ -93,10 +84,8 @@ class LocalTransport:
 
     def remove(self, path: str) -> None:
         """Remove a file; nothing happens when it is not there."""
-        try:
+        with disk.refusals("remove", path):
             Path(path).unlink(missing_ok=True)
-        except OSError as error:
-            raise _file_error("remove", path, error) from error
 
     def close(self) -> None:
         """Nothing is held."""
@@ -123,27 +112,3 @@ def _could_not_start(argv: Sequence[str], cwd: str | None, error: OSError) -> Co
         return Completed(returncode=_CANNOT_RUN, stdout="", stderr=f"{cwd}: no such folder")
     code = NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
     return Completed(returncode=code, stdout="", stderr=f"{argv[0]}: {os.strerror(error.errno or 0)}")
-
-
-def _replace(target: Path, data: bytes, mode: int) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _file_error(doing: str, path: str, error: OSError) -> AutotunerError:
-    number = error.errno or 0
-    return AutotunerError(f"cannot {doing} {path}: {os.strerror(number)}", hint=_HINTS.get(number))

@@ -108,7 +108,7 @@ def test_a_file_system_that_refuses_is_named_with_a_hint(
 
     assert run(["doctor"]) == 1
     first, second = capsys.readouterr().err.splitlines()
-    assert first == f"error: cannot use `/data/records`: {os.strerror(number)}"
+    assert first == f"error: cannot use /data/records: {os.strerror(number)}"
     assert second.startswith("hint: ")
 
 

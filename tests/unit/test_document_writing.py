@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotuner.documents import dump, load_host, load_recommendation, parse_document, write
@@ -95,6 +95,7 @@ def test_shipped_documents_survive_the_round_trip(path: Path) -> None:
     assert dump(parse_document(text)) == text
 
 
+@example(parameters={}, argv=[], unit="", env="\x85")
 @settings(deadline=None)
 @given(parameters=st.dictionaries(_texts, _scalars, max_size=4), argv=st.lists(_texts, max_size=4), unit=_texts, env=_texts)
 def test_a_recommendation_survives_the_round_trip(parameters: dict, argv: list[str], unit: str, env: str) -> None:
@@ -188,14 +189,14 @@ def test_folders_above_are_made_and_new_files_follow_the_umask(tmp_path: Path) -
 
 def test_a_file_in_place_of_a_folder_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(AutotunerError, match="a part of the path is not a folder") as caught:
+    with pytest.raises(AutotunerError, match=r"cannot write .*x\.yaml: File exists") as caught:
         write_text(tmp_path / "file" / "x.yaml", "text")
-    assert caught.value.hint
+    assert caught.value.hint == "a part of the path is a file, or its end is a folder"
 
 
 def test_a_folder_in_place_of_the_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").mkdir()
-    with pytest.raises(AutotunerError, match="or the target is one"):
+    with pytest.raises(AutotunerError, match="Is a directory"):
         write_text(tmp_path / "x.yaml", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["x.yaml"]
 
@@ -215,20 +216,20 @@ def test_a_folder_without_permission_is_explained(tmp_path: Path) -> None:
     )
     target = os.path.relpath(folder / "x.yaml", folder)
     done = _python(code, target, folder)
-    assert "x.yaml cannot be written: . is read-only for this user | look at its permissions with: ls -ld" in done
+    assert "cannot write x.yaml: Permission denied | check owner and mode of the folder (ls -ld)" in done
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.host
-@pytest.mark.parametrize(("options", "message"), [("size=4k", "the disk is full"), ("ro", "is read-only for this user")])
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, options: str, message: str) -> None:
+@pytest.mark.parametrize(("options", "hint"), [("size=4k", "the disk is full"), ("ro", "mounted read-only")])
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, options: str, hint: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], check=True)
     try:
         if options != "ro":
             (tmp_path / "x.yaml").write_text("old")
-        with pytest.raises(AutotunerError, match=message) as caught:
+        with pytest.raises(AutotunerError, match="cannot write") as caught:
             write_text(tmp_path / "x.yaml", "new" * 10_000)
-        assert caught.value.hint
+        assert hint in caught.value.hint
         assert [path.read_text() for path in tmp_path.iterdir()] == ([] if options == "ro" else ["old"])
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

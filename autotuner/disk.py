@@ -1,0 +1,69 @@
+"""Files on this machine: replaced as a whole or not at all; a disk that refuses becomes one sentence for a person.
+
+What is written on the host itself is not for here: ``services/onhost`` must run there without the rest of the package.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from autotuner.errors import AutotunerError
+
+_NOT_A_FOLDER = "a part of the path is a file, or its end is a folder"
+_HINTS = {
+    errno.ENOSPC: "the disk is full: free some space there",
+    errno.EDQUOT: "the disk quota is used up: free some space there",
+    errno.EROFS: "the file system is mounted read-only: choose another folder, or remount it",
+    errno.EACCES: "check owner and mode of the folder (ls -ld), or choose another one",
+    errno.EPERM: "check owner and mode of the folder (ls -ld), or choose another one",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.EISDIR: _NOT_A_FOLDER,
+}
+
+
+def replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write atomically and durably: a temporary file beside it, fsync, rename, fsync of the folder. Raises ``OSError``."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def foreseen(error: OSError) -> bool:
+    """Whether the error is one that a person can mend."""
+    return error.errno in _HINTS
+
+
+def refused(doing: str, path: object, error: OSError, *, then: str = "") -> AutotunerError:
+    """``cannot write PATH: No space left on device``, with what to do about it and ``then`` after that."""
+    where = f"cannot {doing} {path}: " if path is not None else ""
+    hints = [part for part in (_HINTS.get(error.errno or 0), then) if part]
+    return AutotunerError(f"{where}{error.strerror or error}", hint="; ".join(hints) or None)
+
+
+@contextmanager
+def refusals(doing: str, path: object, *, then: str = "") -> Iterator[None]:
+    """Raise ``AutotunerError`` for every ``OSError`` inside."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(doing, path, error, then=then) from error
