@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -16,6 +15,7 @@ import autotuner
 from autotuner.cli import failures
 from autotuner.cli.options import Options, default_state_dir
 from autotuner.errors import UsageError
+from autotuner.model.near import near
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class LazyGroup(click.Group):
         """As click does, but an unknown command is answered with the nearest known one."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            meant = near(name, COMMANDS)
             raise UsageError(
                 f"no such command `{name}`",
-                hint=f"did you mean `autotuner {near[0]}`?" if near else "`autotuner --help` lists the commands",
+                hint=f"did you mean `autotuner {meant}`?" if meant else "`autotuner --help` lists the commands",
             )
         return super().resolve_command(ctx, args)
 

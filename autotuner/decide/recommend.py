@@ -14,7 +14,7 @@ from autotuner.decide.statistics import percent
 from autotuner.decide.unit import render_unit
 from autotuner.decide.verdict import Decision, decide
 from autotuner.model.configuration import Configuration
-from autotuner.model.document import Scalar
+from autotuner.model.document import API_VERSION, Scalar
 from autotuner.model.events import Phase
 from autotuner.model.host import Host
 from autotuner.model.measurement import METRICS, Direction
@@ -65,7 +65,7 @@ def recommend(workload: Workload, case: Case) -> Recommendation | None:
     reference = [trial for trial in case.trials if trial.config == case.baseline and trial.measured]
     surrogate = _surrogate(workload, case, decision.config)
     return Recommendation(
-        apiVersion="autotuner/v1",
+        apiVersion=API_VERSION,
         kind="Recommendation",
         metadata=_subject(workload, case),
         spec=_spec(workload, case, launches[-1], decision.config),

@@ -37,27 +37,24 @@ def raise_failure(failure: Failure) -> NoReturn:
 
 def hung(stage: Stage, silent_s: float, limit_s: float, log: str) -> Failure:
     """No new progress marker for longer than ``limits.stage_timeout_s``."""
-    return Failure(
-        kind="hung",
-        cls="hang",
-        stage=stage,
-        consequence=Consequence.INFEASIBLE,
-        cause=f"no progress for {silent_s:.0f} s in stage {stage} (limits.stage_timeout_s is {limit_s:g})",
-        remedy="if this stage is merely slow on this host, raise limits.stage_timeout_s; else see the end of the log",
-        evidence=tail(log),
-        confidence=0.5,
-    )
+    cause = f"no progress for {silent_s:.0f} s in stage {stage} (limits.stage_timeout_s is {limit_s:g})"
+    return _impatient("hung", stage, cause, "if this stage is merely slow on this host, raise limits.stage_timeout_s", log)
 
 
 def never_ready(stage: Stage, limit_s: float, log: str) -> Failure:
     """The server did not generate a token within ``limits.ready_timeout_s``."""
+    cause = f"not ready after {limit_s:g} s (limits.ready_timeout_s); last stage {stage}"
+    return _impatient("never-ready", stage, cause, "if launches are merely slow on this host, raise limits.ready_timeout_s", log)
+
+
+def _impatient(kind: str, stage: Stage, cause: str, remedy: str, log: str) -> Failure:
     return Failure(
-        kind="never-ready",
+        kind=kind,
         cls="hang",
         stage=stage,
         consequence=Consequence.INFEASIBLE,
-        cause=f"not ready after {limit_s:g} s (limits.ready_timeout_s); last stage {stage}",
-        remedy="if launches are merely slow on this host, raise limits.ready_timeout_s; else see the end of the log",
+        cause=cause,
+        remedy=f"{remedy}; else see the end of the log",
         evidence=tail(log),
         confidence=0.5,
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-
 from autotuner.errors import Refused, UsageError
 from autotuner.model.document import Scalar
 from autotuner.model.facts import HostFacts
 from autotuner.model.host import Host
+from autotuner.model.near import did_you_mean
 
 
 def expectable(facts: HostFacts) -> dict[str, Scalar | None]:
@@ -28,10 +27,7 @@ def check_expected(host: Host, facts: HostFacts) -> None:
     found = expectable(facts)
     for name in host.expect:
         if name not in found:
-            near = difflib.get_close_matches(name, found, n=1)
-            raise UsageError(
-                f"host {host.name}: expect: {name} is not a fact", hint=f"did you mean {near[0]}?" if near else f"facts: {', '.join(found)}"
-            )
+            raise UsageError(f"host {host.name}: expect: {name} is not a fact", hint=did_you_mean(name, found, otherwise="facts"))
     wrong = [f"{name}: expected {wanted}, found {found[name]}" for name, wanted in host.expect.items() if not _same(wanted, found[name])]
     if wrong:
         raise Refused(

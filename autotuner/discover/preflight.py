@@ -10,6 +10,7 @@ from autotuner.discover.discovery import disk_free
 from autotuner.discover.ports import Listener, listener_on, looks_like_engine
 from autotuner.discover.tenancy import tenant_of
 from autotuner.errors import AutotunerError
+from autotuner.model.document import API_VERSION
 from autotuner.model.facts import DrafterFacts, HostFacts
 from autotuner.model.host import Host
 from autotuner.model.recommendation import Check
@@ -172,7 +173,7 @@ def _drafting_space(drafter: DrafterFacts | None) -> SearchSpace:
     """What the host's drafter is for, where no search space was named."""
     return SearchSpace.model_validate(
         {
-            "apiVersion": "autotuner/v1",
+            "apiVersion": API_VERSION,
             "kind": "SearchSpace",
             "metadata": {"name": "drafter", "description": drafter.path if drafter else ""},
             "engine": "sglang",

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autotuner.documents.hints import near, shown, written
 from autotuner.documents.source import Path, Source
-from autotuner.model.document import Scalar
+from autotuner.documents.wording import shown
+from autotuner.model.document import Scalar, written
 from autotuner.model.kleene import same
+from autotuner.model.near import near
 from autotuner.model.space import CONCEPTS
 
 

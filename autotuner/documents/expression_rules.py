@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from autotuner.documents.hints import did_you_mean
 from autotuner.documents.source import Mark, Path, Source
 from autotuner.model.expressions import Expression, ExpressionError
 from autotuner.model.facts import FACT_NAMES
+from autotuner.model.near import did_you_mean
 from autotuner.model.space import CONCEPTS
 
 

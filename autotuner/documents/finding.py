@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import autotuner
-from autotuner.documents.hints import did_you_mean
 from autotuner.documents.schemas import MODELS, schema, schema_file
 from autotuner.documents.writing import write_text
 from autotuner.errors import UsageError
+from autotuner.model.near import did_you_mean
 
 KINDS = ("hosts", "search_spaces", "workloads")
 """Folders that documents are found in by name."""

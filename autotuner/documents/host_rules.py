@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zoneinfo
 
-from autotuner.documents.hints import did_you_mean, near
 from autotuner.documents.source import Path, Source
 from autotuner.model.facts import FACT_NAMES
 from autotuner.model.host import secret_like
+from autotuner.model.near import did_you_mean, near
 
 _SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password", "--hf-token")
 

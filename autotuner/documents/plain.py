@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from autotuner.documents.hints import did_you_mean, near, near_miss, shown, written
 from autotuner.documents.keys import Schema, allowed, split
 from autotuner.documents.source import Path, Source
+from autotuner.documents.wording import shown
+from autotuner.model.document import written
+from autotuner.model.near import did_you_mean, near, near_miss
 from autotuner.model.space import CONCEPTS
 
 

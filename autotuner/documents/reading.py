@@ -11,15 +11,16 @@ from pydantic import ValidationError
 
 from autotuner.documents import plain, yaml_core
 from autotuner.documents.finding import find
-from autotuner.documents.hints import near_miss, shown
 from autotuner.documents.host_rules import check_host
 from autotuner.documents.schemas import MODELS, schema
 from autotuner.documents.source import Source
 from autotuner.documents.space_rules import check_space
+from autotuner.documents.wording import shown
 from autotuner.documents.workload_rules import check_recommendation, check_workload
 from autotuner.errors import InvalidDocument, Problem
 from autotuner.model.document import Document
 from autotuner.model.host import Host
+from autotuner.model.near import near_miss
 from autotuner.model.recommendation import Recommendation
 from autotuner.model.space import SearchSpace
 from autotuner.model.workload import Workload

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autotuner.documents.hints import did_you_mean
 from autotuner.errors import UsageError
 from autotuner.model.document import Document
 from autotuner.model.host import Host
+from autotuner.model.near import did_you_mean
 from autotuner.model.recommendation import Recommendation
 from autotuner.model.space import SearchSpace
 from autotuner.model.workload import Workload

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from autotuner.documents.concept_rules import check_concepts
 from autotuner.documents.expression_rules import check_expressions
-from autotuner.documents.hints import written
 from autotuner.documents.satisfiability import Contradiction, DeadChoice, Search
 from autotuner.documents.source import Path, Source
-from autotuner.model.document import Scalar
+from autotuner.model.document import Scalar, written
 from autotuner.model.expressions import Expression
 from autotuner.model.legality import broken, canonical, contains, domain
 from autotuner.model.space import CONCEPTS, SearchSpace

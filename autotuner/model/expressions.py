@@ -15,7 +15,6 @@ Truth has three values (Kleene): a name without a value is unknown, and unknown 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 
 from autotuner.model.document import Scalar
 from autotuner.model.kleene import ORDER, Evaluate, Known, Values, all_of, any_of, as_truth, calculate, chained, member, negate
+from autotuner.model.near import near_miss
 from autotuner.model.tokens import ExpressionError, Token, number, tokens
 
 __all__ = ["Expression", "ExpressionError"]
@@ -265,8 +265,7 @@ class _Parser:
     def _call(self, token: Token) -> _Term:
         call = _CALLS.get(token.text)
         if call is None:
-            near = difflib.get_close_matches(token.text, _CALLS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else "only min(…), max(…) and abs(…) can be called"
+            hint = near_miss(token.text, _CALLS) or "only min(…), max(…) and abs(…) can be called"
             raise ExpressionError(f"there is no function {token.text!r}", token.column, hint)
         items = self._items(")")
         least, most = (1, 1) if token.text == "abs" else (2, len(items))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from autotuner.model.document import Document, Metadata, Strict
+from autotuner.model.document import API_VERSION, Document, Metadata, Strict
 
 ObjectiveMetric = Literal[
     "user_tok_s", "output_tok_s", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms", "tpot_p95_ms", "e2e_p50_ms", "e2e_p95_ms"
@@ -92,7 +92,7 @@ def builtin_workloads(
 
     def workload(name: str, objective: ObjectiveMetric, only: Cell, text: str) -> Workload:
         return Workload(
-            apiVersion="autotuner/v1", kind="Workload", metadata=Metadata(name=name, description=text), objective=objective, cells=(only,)
+            apiVersion=API_VERSION, kind="Workload", metadata=Metadata(name=name, description=text), objective=objective, cells=(only,)
         )
 
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import optuna
@@ -26,14 +26,19 @@ def distribution(parameter: Parameter) -> BaseDistribution:
 
 
 def suggest(trial: optuna.Trial, space: SearchSpace, facts: Facts) -> Configuration:
-    """The configuration that a trial proposes. Only parameters that exist under the values so far are asked for."""
+    """The configuration that a trial proposes."""
+    return built(space, facts, lambda name: _suggest_one(trial, name, space.parameters[name]))
+
+
+def built(space: SearchSpace, facts: Facts, choose: Callable[[str], Scalar]) -> Configuration:
+    """A configuration, legal or not, of chosen values. Only parameters that are active under the values so far are asked for."""
     values: dict[str, Scalar] = {}
     while True:
         pending = [name for name in active(space, values, facts) if name not in values]
         if not pending:
             return canonical(space, values, facts)
         for name in pending:
-            values[name] = _suggest_one(trial, name, space.parameters[name])
+            values[name] = choose(name)
 
 
 def _suggest_one(trial: optuna.Trial, name: str, parameter: Parameter) -> Scalar:

@@ -15,10 +15,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from autotuner.model.configuration import Configuration
-from autotuner.model.document import Scalar
-from autotuner.model.legality import active, canonical, points, violations
+from autotuner.model.legality import points, violations
 from autotuner.model.space import SearchSpace
-from autotuner.study.codec import Facts, suggest
+from autotuner.study.codec import Facts, built, suggest
 
 _TPE_ATTEMPTS = 32
 """Proposals of TPE per launch; beyond that it is stuck among what is illegal or known."""
@@ -70,13 +69,7 @@ class Proposer:
 
 def draw(space: SearchSpace, facts: Facts, source: random.Random) -> Configuration:
     """A configuration drawn evenly, legal or not; only active parameters have values."""
-    values: dict[str, Scalar] = {}
-    while True:
-        pending = [name for name in active(space, values, facts) if name not in values]
-        if not pending:
-            return canonical(space, values, facts)
-        for name in pending:
-            values[name] = source.choice(points(space.parameters[name]))
+    return built(space, facts, lambda name: source.choice(points(space.parameters[name])))
 
 
 def legal_sample(space: SearchSpace, facts: Facts, *, count: int, seed: int) -> tuple[Configuration, ...]:

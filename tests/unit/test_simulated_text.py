@@ -129,7 +129,7 @@ def test_a_profile_that_is_not_there_or_of_other_hardware_is_named() -> None:
     with pytest.raises(UsageError) as unknown:
         engine.probe(None, simulated(profile="ct20"))
     assert "ct20 is not known" in unknown.value.message
-    assert unknown.value.hint == "did you mean ct200?"
+    assert unknown.value.hint == "did you mean 'ct200'?"
     host = simulated()
     other = host.simulate.gpu.model_copy(update={"link": "nvlink"})
     with pytest.raises(UsageError, match=r"simulate\.gpu\.link is nvlink, but profile ct200 was calibrated on pcie"):

@@ -9,7 +9,7 @@ from autotuner.engines.sglang.dialect import DRAFTER, VALUE, Dialect, Form, Word
 from autotuner.engines.sglang.help import near_misses
 from autotuner.errors import InfeasibleConfig
 from autotuner.model.configuration import Configuration
-from autotuner.model.document import Scalar
+from autotuner.model.document import Scalar, written
 from autotuner.model.facts import EngineBuild
 from autotuner.model.outcome import Consequence, Failure, Stage
 
@@ -34,7 +34,7 @@ def raw_args(raw: Mapping[str, Scalar], taken: Sequence[str]) -> tuple[str, ...]
         flag = name if name.startswith("-") else f"--{name}"
         if flag in present or value is False:
             continue
-        args += [flag] if value is True else [flag, _text(value)]
+        args += [flag] if value is True else [flag, written(value)]
     return tuple(args)
 
 
@@ -46,11 +46,10 @@ def check_args(args: Sequence[str], dialect: Dialect, build: EngineBuild, origin
     for group in split(args):
         flag = resolve(group.flag, build.flags)
         if flag is None:
-            known = near_misses(group.flag, build.flags, dialect.renames)
             raise refusal(
                 "unknown-flag",
                 f"{build.engine} {build.version} has no flag {group.flag} ({origin})",
-                f"did you mean {' or '.join(known)}?" if known else "the build's --help page lists what it accepts",
+                _meant(near_misses(group.flag, build.flags, dialect.renames), "the build's --help page lists what it accepts"),
                 flag=group.flag,
             )
         _check_choices(flag, group, build)
@@ -77,37 +76,34 @@ def _word_args(word: Word, value: Scalar, dialect: Dialect, build: EngineBuild, 
     form = next((form for form in forms if all(group.flag in build.flags for group in form)), None)
     if form is None:
         missing = next(group.flag for group in forms[0] if group.flag not in build.flags)
-        known = near_misses(missing, build.flags, dialect.renames)
         raise refusal(
             "unknown-flag",
-            f"{word.concept}: {_text(value)} needs {missing}, which {build.engine} {build.version} does not have",
-            f"did you mean {' or '.join(known)}?" if known else "it needs another build; the dialects are under engines/dialects",
+            f"{word.concept}: {written(value)} needs {missing}, which {build.engine} {build.version} does not have",
+            _meant(near_misses(missing, build.flags, dialect.renames), "it needs another build; the dialects are under engines/dialects"),
             flag=missing,
         )
     if drafter is None and any(DRAFTER in group.tokens for group in form):
         raise refusal(
-            "no-drafter", f"{word.concept}: {_text(value)} needs a drafter, but the host names none", "set model.drafter of the host"
+            "no-drafter", f"{word.concept}: {written(value)} needs a drafter, but the host names none", "set model.drafter of the host"
         )
-    return _fill(form, _text(value), drafter or "")
+    return _fill(form, written(value), drafter or "")
 
 
 def _no_word(concept: str, dialect: Dialect, build: EngineBuild) -> InfeasibleConfig:
-    known = near_misses(concept, dialect.words)
     others = [name for name in names() if concept in load(name).words]
-    hint = "drop the parameter, or pass the engine's own flag under raw:"
-    if known or others:
-        hint = f"did you mean {known[0]}?" if known else f"builds of dialect {others[0]} have one"
+    elsewhere = f"builds of dialect {others[0]} have one" if others else "drop the parameter, or pass the engine's own flag under raw:"
+    hint = _meant(near_misses(concept, dialect.words)[:1], elsewhere)
     return refusal("no-word-for-concept", f"{build.engine} {build.version} has no flag for {concept} (dialect {dialect.name})", hint)
 
 
 def _no_value(word: Word, value: Scalar, dialect: Dialect, build: EngineBuild) -> InfeasibleConfig:
     takes = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[word.type]
-    words = [_text(choice) for choice in word.choices]
+    words = [written(choice) for choice in word.choices]
     accepted = ", ".join([*words, *([takes] if word.forms else [])])
     others = [name for name in names() if word.concept in load(name).words and value in load(name).words[word.concept].choices]
-    hint = f"it takes {accepted}" + (f"; {_text(value)} needs a build of dialect {others[0]}" if others else "")
+    hint = f"it takes {accepted}" + (f"; {written(value)} needs a build of dialect {others[0]}" if others else "")
     return refusal(
-        "unknown-choice", f"{word.concept} of {build.engine} {build.version} cannot be {_text(value)!r} (dialect {dialect.name})", hint
+        "unknown-choice", f"{word.concept} of {build.engine} {build.version} cannot be {written(value)!r} (dialect {dialect.name})", hint
     )
 
 
@@ -115,8 +111,8 @@ def _fill(form: Form, value: str, drafter: str) -> tuple[str, ...]:
     return tuple({VALUE: value, DRAFTER: drafter}.get(token, token) for group in form for token in group.tokens)
 
 
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _meant(known: Sequence[str], otherwise: str) -> str:
+    return f"did you mean {' or '.join(known)}?" if known else otherwise
 
 
 def refusal(kind: str, cause: str, remedy: str, **facts: Scalar) -> InfeasibleConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from autotuner.engines.simulated.setting import DRAFTER, TARGET, package_config
 from autotuner.errors import UsageError
 from autotuner.model.facts import DrafterFacts, EngineBuild, Gpu, HostFacts, ModelFacts
 from autotuner.model.host import Host, Simulate
+from autotuner.model.near import did_you_mean
 
 _GIB = 2**30
 CPUS = 64
@@ -49,9 +49,10 @@ def checked_profile(name: str, simulate: Simulate) -> Profile:
     """The profile of host ``name``. Raises ``UsageError`` when it is not known, or when the hardware typed in is not the profile's."""
     known = profile_names()
     if simulate.profile not in known:
-        near = difflib.get_close_matches(simulate.profile, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"profiles: {', '.join(known)}"
-        raise UsageError(f"host {name}: simulate.profile {simulate.profile} is not known", hint=hint)
+        raise UsageError(
+            f"host {name}: simulate.profile {simulate.profile} is not known",
+            hint=did_you_mean(simulate.profile, known, otherwise="profiles"),
+        )
     profile, gpu = load_profile(simulate.profile), simulate.gpu
     for what, typed, fits in (("sm", gpu.sm, profile.sm), ("link", gpu.link, profile.link)):
         if typed != fits:

@@ -6,6 +6,8 @@ import argparse
 from typing import NoReturn
 
 VERSION = "0.5.12+ddtree.simulated"
+UNSHOWN = ("simulate", "api_key")
+"""Arguments that neither the log nor ``/server_info`` shows."""
 
 _KV_DTYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16")
 _ATTENTION = ("triton", "flashinfer", "trtllm_mla", "flashmla", "cutlass_mla", "fa3", "fa4", "torch_native")

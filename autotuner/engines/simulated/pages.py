@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from autotuner.engines.simulated.flags import VERSION
+from autotuner.engines.simulated.flags import UNSHOWN, VERSION
 from autotuner.engines.simulated.resolve import Resolved
 from autotuner.engines.simulated.scheduler import Scheduler
 from autotuner.engines.simulated.startup import captured_batches
@@ -47,7 +47,7 @@ def server_info(resolved: Resolved, scheduler: Scheduler, *, status: str) -> dic
 
 def _arguments(resolved: Resolved) -> dict[str, Any]:
     serving = resolved.serving
-    found = {name: value for name, value in vars(resolved.args).items() if name not in {"simulate", "api_key"}}
+    found = {name: value for name, value in vars(resolved.args).items() if name not in UNSHOWN}
     found |= {
         "served_model_name": resolved.served_name,
         "context_length": resolved.context_length,

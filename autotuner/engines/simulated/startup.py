@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autotuner.engines.simulated.flags import UNSHOWN
 from autotuner.engines.simulated.performance import noise
 from autotuner.engines.simulated.resolve import Resolved
 from autotuner.engines.simulated.serving import Serving
@@ -132,5 +133,4 @@ def _capture_seconds(serving: Serving) -> float:
 
 
 def _arguments(resolved: Resolved) -> str:
-    hidden = ("simulate", "api_key")
-    return ", ".join(f"{name}={value!r}" for name, value in sorted(vars(resolved.args).items()) if name not in hidden)
+    return ", ".join(f"{name}={value!r}" for name, value in sorted(vars(resolved.args).items()) if name not in UNSHOWN)
