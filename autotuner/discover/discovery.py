@@ -66,12 +66,12 @@ def find_gpus(host: Host, transport: Transport) -> tuple[tuple[Gpu, ...], str]:
 def disk_free(transport: Transport, path: str) -> float:
     """Free GiB where ``path`` is. Raises ``StopStudy`` when the host does not say."""
     done = transport.run(machine.disk_command(path), timeout_s=_TIMEOUT_S)
-    disks = machine.parse_disks(done.stdout)
-    if not disks:
+    free = machine.parse_free(done.stdout)
+    if free is None:
         raise StopStudy(
             f"{transport.address}: df {path}: {done.stderr.strip() or 'nothing was printed'}", hint="is the folder's disk mounted?"
         )
-    return disks[0].free_gib
+    return free
 
 
 def _link(found: tuple[Gpu, ...], transport: Transport) -> str:

@@ -75,10 +75,6 @@ class PromptSource:
         """The same prompts, sized for another tokenizer."""
         return replace(self, fit=fit)
 
-    def held_out(self) -> PromptSource:
-        """A source with the same domains, seed and fit that shares no question and no text with this one."""
-        return replace(self, holdout=True)
-
     def prompt(self, context: int, index: int, run: str = "") -> Prompt:
         """Prompt number ``index`` for a context in tokens. ``run`` changes the nonce and nothing else."""
         domain = self.domains[index % len(self.domains)]

@@ -67,7 +67,6 @@ class EngineBuild:
     digest: str
     flags: Mapping[str, tuple[str, ...]]
     """Every option string (``--tp-size`` and its aliases) → its choices, or ``()`` when any value is accepted."""
-    help_text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +175,3 @@ class Fingerprint:
         """``sha256:`` and sixteen hex digits."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def differences(self, other: Fingerprint) -> list[str]:
-        """``field: mine, theirs`` for everything that differs."""
-        theirs = other.as_dict()
-        return [f"{key}: {value}, now {theirs[key]}" for key, value in self.as_dict().items() if value != theirs[key]]

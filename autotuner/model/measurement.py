@@ -63,7 +63,7 @@ METRICS: Mapping[str, Metric] = {
         ),
     )
 }
-"""Every metric by name. A metric's definition is written here once and printed wherever the number is."""
+"""Every metric by name. A metric's definition is written here and nowhere else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ from simulated import Running, closed_loop, server
 
 from autotuner.engines.sglang import SglangEngine
 from autotuner.engines.simulated.acceptance import acceptance_length
-from autotuner.engines.simulated.performance import served_tok_s
 from autotuner.engines.simulated.profile import load_profile
 from autotuner.engines.simulated.serving import Serving
 from autotuner.model.outcome import Consequence, Stage
+from tests.simulated_speed import served_tok_s
 
 DFLASH = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", "d")
 DDTREE = ("--speculative-algorithm", "DDTREE", "--speculative-draft-model-path", "d")

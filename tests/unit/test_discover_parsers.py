@@ -97,9 +97,8 @@ def test_listeners_of_both_families() -> None:
 def test_machine() -> None:
     assert machine.parse_cpus(data("cpuinfo.txt")) == 3
     assert machine.parse_memory(data("meminfo.txt")) == pytest.approx(2015.6, abs=0.1)
-    disks = machine.parse_disks(data("df.txt"))
-    assert (disks[0].mount, round(disks[0].free_gib)) == ("/", 800)
-    for parse, nothing in ((machine.parse_cpus, 0), (machine.parse_memory, 0.0), (machine.parse_disks, ())):
+    assert round(machine.parse_free(data("df.txt"))) == 800
+    for parse, nothing in ((machine.parse_cpus, 0), (machine.parse_memory, 0.0), (machine.parse_free, None)):
         assert parse("") == nothing
 
 
@@ -164,7 +163,7 @@ def test_parsers_never_fail_otherwise(text: str) -> None:
     gpus.parse_processes(text)
     gpus.parse_memory(text)
     topology.parse_matrix(text)
-    machine.parse_disks(text)
+    machine.parse_free(text)
     checkpoint.parse_files(text)
 
 

@@ -43,7 +43,7 @@ def test_held_out_questions_and_texts_are_disjoint_from_those_of_the_search() ->
         assert len(texts.holdout) >= 2
     assert not set(module._paragraphs(holdout=True)) & set(module._paragraphs(holdout=False))
     search = PromptSource(ALL, 1)
-    held = search.held_out()
+    held = PromptSource(ALL, 1, holdout=True)
     seen = " ".join(search.prompt(60, index).text for index in range(70))
     for texts in module._texts().values():
         assert all(question in seen for question in texts.questions)

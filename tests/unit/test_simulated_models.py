@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotuner.engines.simulated.acceptance import acceptance_length
-from autotuner.engines.simulated.performance import decode_tok_s, draft_ms, noise, prefill_ms, served_tok_s, step_ms, ttft_ms
+from autotuner.engines.simulated.performance import draft_ms, noise, prefill_ms, step_ms
 from autotuner.engines.simulated.profile import load_profile, parse_profile, profile_names
 from autotuner.engines.simulated.serving import Serving
+from tests.simulated_speed import decode_tok_s, served_tok_s, ttft_ms
 
 PROFILES = [load_profile(name) for name in profile_names()]
 profiles = st.sampled_from(PROFILES)

@@ -60,7 +60,7 @@ def probe_build(transport: Transport, host: Host, help_command: Sequence[str]) -
     if "--model-path" not in flags:
         raise _unusable(host, page)
     said = json.loads(found.stdout.strip().splitlines()[-1])
-    return EngineBuild(engine="sglang", version=said["version"], digest=said["digest"], flags=flags, help_text=page.stdout)
+    return EngineBuild(engine="sglang", version=said["version"], digest=said["digest"], flags=flags)
 
 
 def _unusable(host: Host, ended: Completed) -> StopStudy:

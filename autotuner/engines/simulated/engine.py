@@ -33,5 +33,5 @@ class SimulatedEngine(SglangEngine):
         if host.simulate is None:
             raise UsageError(f"host {host.name} has no simulate: section", hint="add one, or use the engine that is installed there")
         checked_profile(host.name, host.simulate)
-        text = build_parser().format_help()
-        return EngineBuild(engine=self.name, version=VERSION, digest=build_digest(), flags=parse_help(text), help_text=text)
+        flags = parse_help(build_parser().format_help())
+        return EngineBuild(engine=self.name, version=VERSION, digest=build_digest(), flags=flags)
