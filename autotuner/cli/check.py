@@ -17,13 +17,13 @@ def check(files: tuple[str, ...], as_json: bool) -> None:  # noqa: FBT001 - clic
 
     Exits with 2 when a file is invalid; warnings alone do not make it so.
     """
-    from autotuner.documents import check_file  # noqa: PLC0415 - --help stays fast
+    from autotuner.documents import check_file
 
     problems = {file: check_file(file) for file in dict.fromkeys(files)}
     found = [problem for listed in problems.values() for problem in listed]
     errors = sum(problem.severity == "error" for problem in found)
     if as_json:
-        from dataclasses import asdict  # noqa: PLC0415 - with the rest of this branch
+        from dataclasses import asdict
 
         click.echo(
             json.dumps({"valid": errors == 0, "files": list(problems), "problems": [asdict(problem) for problem in found]}, indent=2)
@@ -49,7 +49,7 @@ def _counted(number: int, word: str) -> str:
 @click.argument("kind", type=click.Choice(["Host", "SearchSpace", "Workload", "Recommendation"], case_sensitive=False))
 def schema(kind: str) -> None:
     """Print the JSON Schema of a kind of document, for editors and other tools."""
-    from autotuner.documents import schema_text  # noqa: PLC0415 - --help stays fast
+    from autotuner.documents import schema_text
 
     click.echo(schema_text(kind), nl=False)
 
@@ -61,7 +61,7 @@ def init(folder: Path) -> None:
 
     Files that are there already are left as they are.
     """
-    from autotuner.documents import scaffold, scaffold_files  # noqa: PLC0415 - --help stays fast
+    from autotuner.documents import scaffold, scaffold_files
 
     written = scaffold(folder)
     skipped = [path for path in scaffold_files(folder) if path not in written]

@@ -95,8 +95,8 @@ class LiveDisplay:
     """Lines of ended trials scrolling by, under them the bar, the headline and what the running trial is doing."""
 
     def __init__(self, stream: TextIO, *, metrics: Mapping[str, str], color: bool, clock: Callable[[], float]) -> None:
-        from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-        from rich.live import Live  # noqa: PLC0415
+        from rich.console import Console
+        from rich.live import Live
 
         self._console = Console(file=stream, force_terminal=True, no_color=not color, highlight=False, soft_wrap=True)
         self._metrics = metrics
@@ -124,10 +124,10 @@ class LiveDisplay:
         self._live.refresh()
 
     def _render(self) -> RenderableType:
-        from rich.console import Group  # noqa: PLC0415
-        from rich.progress_bar import ProgressBar  # noqa: PLC0415
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
 
         running = self._progress.running
         head = Table.grid(padding=(0, 1))

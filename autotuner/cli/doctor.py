@@ -66,9 +66,9 @@ def examine(host: Host, state_dir: Path, *, space: SearchSpace | None = None) ->
 
 
 def _look(host: Host, space: SearchSpace | None) -> tuple[HostFacts, tuple[Check, ...]]:
-    from autotuner.discover import discover, preflight  # noqa: PLC0415 - a missing file is reported before these are loaded
-    from autotuner.engines.registry import engine_for  # noqa: PLC0415
-    from autotuner.transports.registry import transport_for  # noqa: PLC0415
+    from autotuner.discover import discover, preflight
+    from autotuner.engines.registry import engine_for
+    from autotuner.transports.registry import transport_for
 
     engine = engine_for(host)
     transport = transport_for(host)

@@ -111,7 +111,7 @@ def cli(ctx: click.Context, state_dir: Path | None, log_level: str, *, no_color:
 
 
 def _start_logging(options: Options) -> None:
-    from autotuner import telemetry  # noqa: PLC0415 - not needed for --help and --version
+    from autotuner import telemetry
 
     telemetry.configure(options.log_level, color=options.color)
 

@@ -19,6 +19,6 @@ class Options:
 
 def default_state_dir() -> Path:
     """Where studies are kept when nothing was given."""
-    from autotuner.records import state_dir  # noqa: PLC0415 - not needed for --help and --version
+    from autotuner.records import state_dir
 
     return state_dir()

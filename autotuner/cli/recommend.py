@@ -22,12 +22,12 @@ from autotuner.errors import NothingFeasible, UsageError
 @click.pass_obj
 def recommend(options: Options, host: str, *, workload: str | None, study: str | None, write_to: Path | None, as_json: bool) -> int:
     """Print or write what a study of HOST recommends. The host is not contacted."""
-    from autotuner.cli.status import pick_study  # noqa: PLC0415 - `--help` needs none of these
-    from autotuner.cli.summary import recommendation_text  # noqa: PLC0415
-    from autotuner.documents import dump, load_host, load_space, write  # noqa: PLC0415
-    from autotuner.engines.registry import engine_for  # noqa: PLC0415
-    from autotuner.model.events import Phase  # noqa: PLC0415
-    from autotuner.tuner.night import recommendations  # noqa: PLC0415
+    from autotuner.cli.status import pick_study
+    from autotuner.cli.summary import recommendation_text
+    from autotuner.documents import dump, load_host, load_space, write
+    from autotuner.engines.registry import engine_for
+    from autotuner.model.events import Phase
+    from autotuner.tuner.night import recommendations
 
     target = load_host(host)
     store, meta = pick_study(options.state_dir, study or target.name)

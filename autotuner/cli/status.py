@@ -53,7 +53,7 @@ def trials(options: Options, study: str, *, as_json: bool) -> int:
 
 def found_studies(state: Path, host: str | None = None) -> list[tuple[RecordStore, StudyMeta]]:
     """Studies under a state folder, oldest first, of one host when it is named (a path to its file will do)."""
-    from autotuner.records import studies  # noqa: PLC0415 - `--help` needs none of this
+    from autotuner.records import studies
 
     wanted = Path(host).stem if host else None
     known = [(store, store.read_meta()) for store in studies(state)]
@@ -74,7 +74,7 @@ def pick_study(state: Path, name: str) -> tuple[RecordStore, StudyMeta]:
 
 
 def _row(store: RecordStore, meta: StudyMeta) -> dict[str, object]:
-    from autotuner.model.events import Phase  # noqa: PLC0415
+    from autotuner.model.events import Phase
 
     records = store.trials()
     return {
@@ -101,8 +101,8 @@ def _row(store: RecordStore, meta: StudyMeta) -> dict[str, object]:
 
 
 def _best(records: Sequence[TrialRecord], meta: StudyMeta) -> dict[str, object]:
-    from autotuner.decide.finalists import best_measured  # noqa: PLC0415
-    from autotuner.decide.objective import workload_value  # noqa: PLC0415
+    from autotuner.decide.finalists import best_measured
+    from autotuner.decide.objective import workload_value
 
     found: dict[str, object] = {}
     for workload in meta.workloads:
@@ -118,7 +118,7 @@ def _best(records: Sequence[TrialRecord], meta: StudyMeta) -> dict[str, object]:
 
 
 def _row_text(row: Mapping[str, object], *, paths: bool) -> str:
-    from autotuner.model.measurement import METRICS  # noqa: PLC0415
+    from autotuner.model.measurement import METRICS
 
     mark = " (simulated)" if row["simulated"] else ""
     lines = [f"{row['study']}{mark}: {row['trials']} launches, {row['infeasible']} infeasible, {row['confirmations']} of them to confirm"]
@@ -133,16 +133,16 @@ def _row_text(row: Mapping[str, object], *, paths: bool) -> str:
 
 
 def _trial_json(record: TrialRecord, meta: StudyMeta) -> dict[str, object]:
-    from autotuner.decide.objective import workload_value  # noqa: PLC0415
-    from autotuner.records import trial_json  # noqa: PLC0415
+    from autotuner.decide.objective import workload_value
+    from autotuner.records import trial_json
 
     values = {workload.name: workload_value(workload, record.cells) for workload in meta.workloads} if record.measured else {}
     return {**trial_json(record), "values": values, "simulated": meta.simulated}
 
 
 def _table(records: Sequence[TrialRecord], meta: StudyMeta) -> list[str]:
-    from autotuner.decide.objective import workload_value  # noqa: PLC0415
-    from autotuner.model.measurement import METRICS  # noqa: PLC0415
+    from autotuner.decide.objective import workload_value
+    from autotuner.model.measurement import METRICS
 
     lines = []
     for record in records:

@@ -81,11 +81,11 @@ def tune(
     HOST is a name (`hosts/NAME.yaml`) or a path. The same command continues where an earlier one stopped. Ctrl-C once finishes the
     measurement, twice stops at once; what served before is started again in every case.
     """
-    from autotuner.documents import load_host, load_space, load_workload  # noqa: PLC0415 - `--help` needs none of these
-    from autotuner.loadgen.cells import CellPlan  # noqa: PLC0415
-    from autotuner.tuner.night import NightPlan  # noqa: PLC0415
-    from autotuner.tuner.times import run_seconds  # noqa: PLC0415
-    from autotuner.tuner.tuner import Budget  # noqa: PLC0415
+    from autotuner.documents import load_host, load_space, load_workload
+    from autotuner.loadgen.cells import CellPlan
+    from autotuner.tuner.night import NightPlan
+    from autotuner.tuner.times import run_seconds
+    from autotuner.tuner.tuner import Budget
 
     target = load_host(host)
     seconds = run_seconds(target, until=until, budget=budget, now_utc=dt.datetime.now(dt.UTC))
@@ -108,10 +108,10 @@ def tune(
 
 
 def _run(plan: NightPlan, *, color: bool, as_json: bool) -> int:
-    from autotuner.cli.console import listener  # noqa: PLC0415
-    from autotuner.cli.summary import summary, summary_json  # noqa: PLC0415
-    from autotuner.tuner.night import run_night  # noqa: PLC0415
-    from autotuner.tuner.stop import StopRequest, on_signals  # noqa: PLC0415
+    from autotuner.cli.console import listener
+    from autotuner.cli.summary import summary, summary_json
+    from autotuner.tuner.night import run_night
+    from autotuner.tuner.stop import StopRequest, on_signals
 
     stop = StopRequest()
     tty = sys.stderr.isatty() and not as_json
@@ -122,8 +122,8 @@ def _run(plan: NightPlan, *, color: bool, as_json: bool) -> int:
 
 
 def _dry_run(plan: NightPlan, *, as_json: bool) -> int:
-    from autotuner.cli.summary import preview_json, preview_text  # noqa: PLC0415
-    from autotuner.tuner.preview import preview  # noqa: PLC0415
+    from autotuner.cli.summary import preview_json, preview_text
+    from autotuner.tuner.preview import preview
 
     seen = preview(plan, listener=lambda event: _say(getattr(event, "message", "")))
     click.echo(json.dumps(preview_json(seen), indent=2, ensure_ascii=False) if as_json else preview_text(seen))
@@ -131,7 +131,7 @@ def _dry_run(plan: NightPlan, *, as_json: bool) -> int:
 
 
 def _metrics(plan: NightPlan) -> dict[str, str]:
-    from autotuner.model.workload import builtin_workloads  # noqa: PLC0415
+    from autotuner.model.workload import builtin_workloads
 
     shown = plan.workloads or builtin_workloads(context_served=sys.maxsize)
     return {workload.name: workload.objective for workload in shown}

@@ -40,7 +40,7 @@ class Surrogate:
 
     def __init__(self, trials: Iterable[TrialRecord], metric: str, *, seed: int = 0) -> None:
         """Fit. Raises ``ValueError`` with fewer than ``MIN_CONFIGURATIONS`` measured configurations."""
-        from sklearn.feature_extraction import DictVectorizer  # noqa: PLC0415 - costs a second that readers of a study do without
+        from sklearn.feature_extraction import DictVectorizer
 
         rows = [
             (_features(trial.config, cell.context, cell.concurrency), math.log(cell.metrics[metric]), trial.config.digest)
@@ -69,7 +69,7 @@ class Surrogate:
 
     def cross_validated_error_percent(self) -> float:
         """Median absolute error in percent on configurations that the model has not seen (groups of whole configurations left out)."""
-        from sklearn.model_selection import GroupKFold  # noqa: PLC0415
+        from sklearn.model_selection import GroupKFold
 
         folds = GroupKFold(n_splits=min(_FOLDS, self.configurations))
         errors: list[float] = []
@@ -79,15 +79,15 @@ class Surrogate:
         return median(errors)
 
     def _fit(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> ExtraTreesRegressor:
-        from sklearn.ensemble import ExtraTreesRegressor  # noqa: PLC0415
+        from sklearn.ensemble import ExtraTreesRegressor
 
         return ExtraTreesRegressor(n_estimators=_TREES, random_state=self._seed, n_jobs=1).fit(x, y)
 
 
 def starts_probability(trials: Iterable[TrialRecord], configs: Sequence[Configuration], *, seed: int = 0) -> list[float]:
     """Probability that each configuration starts on this host, learnt from launches that did and did not; 1 when none failed."""
-    from sklearn.ensemble import ExtraTreesClassifier  # noqa: PLC0415
-    from sklearn.feature_extraction import DictVectorizer  # noqa: PLC0415
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.feature_extraction import DictVectorizer
 
     known = [trial for trial in trials if trial.outcome in ("measured", "infeasible")]
     labels = [trial.measured for trial in known]

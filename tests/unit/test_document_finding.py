@@ -114,5 +114,5 @@ def test_scaffolding_never_overwrites(folder: Path) -> None:
 
 def test_scaffolding_into_a_file_is_explained(folder: Path) -> None:
     (folder / "file").write_text("")
-    with pytest.raises(AutotunerError, match="File exists"):
+    with pytest.raises(AutotunerError, match="Not a directory"):
         scaffold(folder / "file")
