@@ -37,7 +37,7 @@ def test_every_recommendation_says_what_to_run_why_and_for_what_it_holds(finishe
         assert "ExecStart=" in spec["unit"]
         assert evidence["simulated"] is True
         assert {check["name"] for check in document["checks"]} >= {"simulated", "quality"}
-        assert evidence["verdict"] == "inconclusive"  # one round of confirmation is no proof
+        assert evidence["verdict"] in {"inconclusive", "no significant change"}  # one round of confirmation proves nothing better
         assert {f"ctx{cell['context']}-c{cell['concurrency']}-out16" for cell in evidence["cells"]} <= CELLS
         assert (validity["contexts"], validity["concurrencies"]) == ([60, 1024], [1, 8])
 
