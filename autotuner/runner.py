@@ -117,15 +117,15 @@ class Runner:
             rewrites = self._engine.rewrites(trial.config, effective)
             launch = dataclasses.replace(server.facts, warnings=(*server.facts.warnings, *rewrites))
             complete = self._measure(trial, server, cells, stop_cell, keep_going)
-            return Measured(cells=tuple(cells), requested=trial.config, effective=effective, launch=launch, censored=not complete)
+            return Measured(cells=tuple(cells), effective=effective, launch=launch, censored=not complete)
         except InfeasibleConfig as error:
-            return Infeasible(failure=error.failure, requested=trial.config, launch=launch, cells=tuple(cells))
+            return Infeasible(failure=error.failure, launch=launch, cells=tuple(cells))
         except InterruptedByPerson:
-            return Interrupted(requested=trial.config)
+            return Interrupted()
         except RetryTrial as error:
-            return Transient(failure=_failure(error, Consequence.TRANSIENT, "wire"), requested=trial.config)
+            return Transient(failure=_failure(error, Consequence.TRANSIENT, "wire"))
         except StopStudy as error:
-            return HostBroken(failure=_failure(error, Consequence.HOST_BROKEN, "host"), requested=trial.config)
+            return HostBroken(failure=_failure(error, Consequence.HOST_BROKEN, "host"))
         finally:
             self._session.stop()
             if server is not None:

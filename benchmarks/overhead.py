@@ -65,12 +65,12 @@ class Instant:
         config = trial.config
         if not config["graphs"] and config["spec"] == "ddtree":
             failure = Failure(kind="crash", cls="engine-bug", stage=Stage.LOAD, consequence=Consequence.INFEASIBLE, cause="crash")
-            return Infeasible(failure=failure, requested=config)
+            return Infeasible(failure=failure)
         cells = tuple(_cell(job.cell.context, job.cell.concurrency, job.cell.output_tokens, config) for job in trial.jobs)
         for cell in cells:
             row = RequestRecord(index=0, lane=0, domain="code", start_s=0.0, chunks=((0.1, 1), (0.2, 9)), completion_tokens=9)
             self._store.write_cell(trial.number, cell.key, [row] * 8)
-        return Measured(cells=cells, requested=config, effective=dict(config), launch=LaunchFacts(argv=("server",) * 40))
+        return Measured(cells=cells, effective=dict(config), launch=LaunchFacts(argv=("server",) * 40))
 
 
 def _cell(context: int, concurrency: int, output_tokens: int, config: Configuration) -> CellResult:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TextIO
 from autotuner.cli.lines import Progress, opened_line, outcome_word, trial_line
 from autotuner.model.configuration import Configuration
 from autotuner.model.events import Event, Notice, StudyOpened, TrialEnded
+from autotuner.model.outcome import Outcome
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -172,7 +173,7 @@ def _plain(value: object) -> object:
         return {"parameters": dict(value), "extra_args": list(value.extra_args), "digest": value.digest}
     if is_dataclass(value) and not isinstance(value, type):
         plain = {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-        return plain | ({"outcome": outcome_word(value)} if "requested" in plain else {})  # type: ignore[arg-type]
+        return plain | ({"outcome": outcome_word(value)} if isinstance(value, Outcome) else {})
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

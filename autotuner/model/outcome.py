@@ -6,7 +6,6 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autotuner.model.configuration import Configuration
 from autotuner.model.document import Scalar
 from autotuner.model.measurement import CellResult
 
@@ -83,7 +82,6 @@ class Measured:
     """The trial ran; ``censored`` says that cells are missing because it could not win."""
 
     cells: tuple[CellResult, ...]
-    requested: Configuration
     effective: Mapping[str, Scalar]
     launch: LaunchFacts
     censored: bool = False
@@ -95,7 +93,6 @@ class Infeasible:
     """The configuration cannot run here."""
 
     failure: Failure
-    requested: Configuration
     launch: LaunchFacts = LaunchFacts()
     cells: tuple[CellResult, ...] = ()
     """Cells that were measured before it failed; kept, never scored."""
@@ -106,7 +103,6 @@ class Transient:
     """The wire or the moment failed."""
 
     failure: Failure
-    requested: Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +110,11 @@ class HostBroken:
     """The host cannot be trusted now."""
 
     failure: Failure
-    requested: Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
     """A person asked to stop before the trial was complete; it is asked again."""
-
-    requested: Configuration
 
 
 Outcome = Measured | Infeasible | Transient | HostBroken | Interrupted

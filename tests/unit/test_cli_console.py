@@ -18,9 +18,7 @@ RUN: tuple[Event, ...] = (
     StudyOpened(study="ct200", resumed=False, trials=0, workloads=("latency",), simulated=True),
     TrialStarted(number=1, phase=Phase.SEED, config=CONFIG, done=1, planned=4, eta_s=40.0),
     StageReached(number=1, stage=Stage.LOAD, elapsed_s=3.0),
-    TrialEnded(
-        number=1, phase=Phase.SEED, config=CONFIG, outcome=Infeasible(failure=FAILURE, requested=CONFIG), elapsed_s=5.0, infeasible=1
-    ),
+    TrialEnded(number=1, phase=Phase.SEED, config=CONFIG, outcome=Infeasible(failure=FAILURE), elapsed_s=5.0, infeasible=1),
     Notice(level="warning", message="block is beyond the drafter's"),
 )
 

@@ -28,7 +28,7 @@ FAILURE = Failure(
 
 
 def measured(*, censored: bool = False) -> Measured:
-    return Measured(cells=(), requested=CONFIG, effective={}, launch=LaunchFacts(), censored=censored)
+    return Measured(cells=(), effective={}, launch=LaunchFacts(), censored=censored)
 
 
 def ended(outcome: Outcome, **fields: object) -> TrialEnded:
@@ -82,10 +82,10 @@ def test_the_line_of_a_measured_trial() -> None:
 @pytest.mark.parametrize(
     ("outcome", "text"),
     [
-        (Infeasible(failure=FAILURE, requested=CONFIG), "infeasible: graph capture crashed [sgl-graph-fail, at graph-capture]"),
-        (Transient(failure=FAILURE, requested=CONFIG), "transient: graph capture crashed [sgl-graph-fail, at graph-capture]"),
-        (HostBroken(failure=FAILURE, requested=CONFIG), "host broken: graph capture crashed [sgl-graph-fail, at graph-capture]"),
-        (Interrupted(requested=CONFIG), "interrupted"),
+        (Infeasible(failure=FAILURE), "infeasible: graph capture crashed [sgl-graph-fail, at graph-capture]"),
+        (Transient(failure=FAILURE), "transient: graph capture crashed [sgl-graph-fail, at graph-capture]"),
+        (HostBroken(failure=FAILURE), "host broken: graph capture crashed [sgl-graph-fail, at graph-capture]"),
+        (Interrupted(), "interrupted"),
         (measured(censored=True), "cut short"),
     ],
 )

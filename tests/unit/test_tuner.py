@@ -42,13 +42,13 @@ class Lab:
         if scripted is not None:
             return scripted(trial.config)
         if not trial.config["graphs"]:
-            return Infeasible(failure=b.failure(), requested=trial.config)
+            return Infeasible(failure=b.failure())
         block = trial.config.get("block", 0)
         latency = 150.0 - (block - 8) ** 2 if block else 100.0
         wobble = 1 + 0.002 * (trial.number % 5)
         keys = {job.cell.key for job in trial.jobs}
         cells = tuple(cell for cell in b.cells(latency * wobble, 80.0 if block else 100.0, 900.0 * wobble) if cell.key in keys)
-        return Measured(cells=cells, requested=trial.config, effective={}, launch=LaunchFacts(argv=("server",)))
+        return Measured(cells=cells, effective={}, launch=LaunchFacts(argv=("server",)))
 
 
 class Night:
@@ -118,7 +118,7 @@ def test_the_same_command_continues_and_repeats_nothing(tmp_path):
     whole.run()
     cut = Night(tmp_path / "cut")
     (tmp_path / "cut").mkdir()
-    cut.lab.script[6] = lambda config: (cut.stop.ask(), InterruptedOutcome(requested=config))[1]
+    cut.lab.script[6] = lambda config: (cut.stop.ask(), InterruptedOutcome())[1]
     with pytest.raises(Interrupted):
         cut.run()
     cut.stop = StopRequest()
@@ -137,7 +137,7 @@ def test_a_measurement_in_progress_is_kept_when_stopped_once(tmp_path):
 
     def finish(config):
         night.stop.ask()
-        return Measured(cells=b.cells(1.0, 2.0, 3.0), requested=config, effective={}, launch=LaunchFacts())
+        return Measured(cells=b.cells(1.0, 2.0, 3.0), effective={}, launch=LaunchFacts())
 
     night.lab.script[3] = finish
     with pytest.raises(Interrupted, match="everything measured is kept"):
@@ -149,7 +149,7 @@ def test_a_broken_wire_is_tried_twice_more_and_then_given_up(tmp_path):
     night = Night(tmp_path, trials=6, rounds=0)
     wire = b.failure("wire", Consequence.TRANSIENT)
     for number in (1, 2, 3):
-        night.lab.script[number] = lambda config: Transient(failure=wire, requested=config)
+        night.lab.script[number] = lambda config: Transient(failure=wire)
     night.run()
     records = night.store.trials()
     assert [record.outcome for record in records[:4]] == ["measured", "transient", "transient", "transient"]
@@ -159,7 +159,7 @@ def test_a_broken_wire_is_tried_twice_more_and_then_given_up(tmp_path):
 
 def test_a_broken_host_stops_the_study_with_the_cause(tmp_path):
     night = Night(tmp_path)
-    night.lab.script[2] = lambda config: HostBroken(failure=b.failure("driver", Consequence.HOST_BROKEN), requested=config)
+    night.lab.script[2] = lambda config: HostBroken(failure=b.failure("driver", Consequence.HOST_BROKEN))
     with pytest.raises(StopStudy, match="CUDA out of memory"):
         night.run()
     assert night.store.trials()[-1].outcome == "host-broken"
@@ -168,7 +168,7 @@ def test_a_broken_host_stops_the_study_with_the_cause(tmp_path):
 def test_nothing_feasible_is_an_error_of_its_own(tmp_path):
     night = Night(tmp_path, trials=4)
     for number in range(4):
-        night.lab.script[number] = lambda config: Infeasible(failure=b.failure(), requested=config)
+        night.lab.script[number] = lambda config: Infeasible(failure=b.failure())
     with pytest.raises(NothingFeasible, match="none of 4 configurations"):
         night.run()
 

@@ -14,7 +14,6 @@ from typing import Any
 class Target:
     """The model that is served."""
 
-    layers: int
     experts: int
     experts_per_token: int
 

@@ -92,10 +92,10 @@ def _serving(args: argparse.Namespace, asked: Asked, setting: Setting) -> tuple[
             f"Max running requests is reset to {running} for speculative decoding. "
             "You can override this by explicitly setting --max-running-requests."
         )
-    if spec != "off" and block != setting.drafter_block:
+    if spec != "off" and block != setting.world.drafter_block:
         notices.append(
             f"{spec.upper()} block size mismatch: using speculative_num_draft_tokens={block} "
-            f"but draft config block_size={setting.drafter_block}."
+            f"but draft config block_size={setting.world.drafter_block}."
         )
     serving = Serving(
         tp=max(1, asked.tp),

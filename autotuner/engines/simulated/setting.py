@@ -47,7 +47,6 @@ class Setting:
     faults: tuple[Fault, ...]
     world: World
     model_architecture: str
-    drafter_block: int
 
 
 @cache
@@ -88,7 +87,6 @@ def parse_setting(text: str, *, launch: str = "") -> Setting:
         faults=tuple(fault for fault in faults if fault.launch is None or fault.launch in launch),
         world=_world(count),
         model_architecture=str(package_config(TARGET)["architectures"][0]),
-        drafter_block=int(package_config(DRAFTER)["block_size"]),
     )
 
 
