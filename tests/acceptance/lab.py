@@ -86,7 +86,10 @@ class Night:
         """Send the signals one after the other, each after the answer to the one before, and wait for the end."""
         for number in signals:
             before = len(self.said)
-            self.process.send_signal(number)
+            if number == signal.SIGINT:  # as a terminal does: to everything that runs in its foreground
+                os.killpg(self.process.pid, number)
+            else:
+                self.process.send_signal(number)
             if number != signal.SIGKILL:
                 for _ in self._read(before):
                     pass
@@ -214,6 +217,7 @@ class Lab:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self.nights.append(Night(process))
         return self.nights[-1]
@@ -276,10 +280,9 @@ class Lab:
 
     def assert_as_before(self, argv: list[str]) -> None:
         """One server, production's, with its command line, environment and folder; it generates tokens."""
-        until(self.answers, "production again")
-        until(lambda: len(self.servers()) == 1, "one server and no candidate")
+        until(lambda: [processes.arguments(pid) for pid in self.servers()] == [argv], "production again, and no candidate")
+        until(self.answers, "an answer of production")
         (pid,) = self.servers()
-        assert processes.arguments(pid) == argv
         assert processes.environment(pid)["MARK_OF_PRODUCTION"] == "as before"
         assert Path(f"/proc/{pid}/cwd").resolve() == self.folder.resolve()
         self.assert_only_servers()
