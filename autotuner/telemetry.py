@@ -1,18 +1,15 @@
 """Telemetry: log lines on standard error, text for people and JSON for machines (only door to structlog).
 
-Rooms below log with ``logging.getLogger(__name__)``; their lines, and those of libraries, come out here with what is bound.
+What goes wrong is raised and what happens in a night is an event; what is left for log lines, our own and those of libraries, goes
+through the standard ``logging`` and comes out here.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import structlog
-from structlog.contextvars import bound_contextvars, merge_contextvars
-from structlog.stdlib import BoundLogger
 from structlog.typing import EventDict, Processor
 
 _QUIET = ("alembic", "httpcore", "httpx", "optuna", "paramiko", "sqlalchemy")
@@ -41,18 +38,11 @@ def configure(level: str = "warning", *, json: bool | None = None, color: bool =
     tty = sys.stderr.isatty()
     as_json = not tty if json is None else json
     shared: list[Processor] = [
-        merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True) if as_json else structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
     ]
-    structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
     handler = _Stderr()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -84,15 +74,3 @@ def _shorten_logger(_logger: object, _method: str, event: EventDict) -> EventDic
     if isinstance(name, str):
         event["logger"] = name.removeprefix("autotuner.")
     return event
-
-
-def logger(name: str) -> BoundLogger:
-    """A logger whose methods take the event and its fields: ``logger(__name__).info("launched", trial=3)``."""
-    return structlog.stdlib.get_logger(name)
-
-
-@contextmanager
-def bind(**fields: str | int | None) -> Iterator[None]:
-    """Put ``host``, ``study``, ``trial`` … on every line that is logged inside, by whichever room."""
-    with bound_contextvars(**{key: value for key, value in fields.items() if value is not None}):
-        yield
