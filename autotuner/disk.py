@@ -14,6 +14,7 @@ from pathlib import Path
 
 from autotuner.errors import AutotunerError
 
+_PROBE_BYTES = 64 * 1024
 _NOT_A_FOLDER = "a part of the path is a file, or its end is a folder"
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space there",
@@ -46,6 +47,14 @@ def replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def probe(folder: Path) -> None:
+    """Find out whether files could be written into ``folder``, which need not be there yet. Leaves nothing behind. Raises ``OSError``."""
+    existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    with tempfile.TemporaryFile(dir=existing) as file:
+        file.write(b"\0" * _PROBE_BYTES)
+        file.flush()
 
 
 def foreseen(error: OSError) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotuner import disk
 from autotuner.decide.recommend import Case, recommend
 from autotuner.deploy import HostSession
 from autotuner.discover import discover, preflight
@@ -96,6 +97,9 @@ def reach(plan: NightPlan, listener: Listener) -> Iterator[Surroundings]:
             f"space {plan.space.name} is for {plan.space.engine}, but {plan.host.name} serves with {plan.host.engine.name}",
             hint="choose another --space",
         )
+    folder = plan.recommendations / plan.host.name
+    with disk.refusals("write into", folder, then="--recommendations names another folder"):
+        disk.probe(folder)  # a night must not end with nowhere to write what it found
     engine, transport = engine_for(plan.host), transport_for(plan.host)
     try:
         facts = discover(plan.host, engine, transport)
