@@ -205,7 +205,7 @@ class _storage_errors:  # noqa: N801 - reads as a statement: with _storage_error
             cause = getattr(error.__cause__ or error, "orig", None) or error.__cause__ or error
             raise AutotunerError(
                 f"{self._path}: {cause}",
-                hint="results are safe in results.jsonl: mend the disk, and the same command rebuilds the database if it is gone",
+                hint="free some space or mend the disk, then start the same command again: results are safe in results.jsonl beside it",
             ) from error
 
 
