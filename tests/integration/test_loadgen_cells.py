@@ -15,7 +15,7 @@ import pytest
 
 from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, RetryTrial, TransportError
-from autotuner.loadgen.calibration import calibrate
+from autotuner.loadgen.calibration import PROBES, calibrate
 from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.fleet import fleet
@@ -406,7 +406,7 @@ def test_calibration_asks_for_little_where_only_short_contexts_are_served(server
     with ControlClient(server.url) as control:
         calibrate(control, model="plain", chat_path=PATH, contexts=(200,), domains=("code",))
     sizes = [len(str(request["messages"][0]["content"])) for request in server.requests]  # type: ignore[index]
-    assert len(sizes) == 3
+    assert len(sizes) == 3 + PROBES
     assert max(sizes) / CHARS_PER_TOKEN + OVERHEAD < 200
 
 
