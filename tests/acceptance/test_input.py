@@ -109,14 +109,6 @@ def test_a_search_space_of_another_engine_is_refused(lab: Lab) -> None:
     assert_nothing_begun(lab)
 
 
-def test_a_block_beyond_the_drafters_is_a_warning_and_the_run_goes_on(lab: Lab) -> None:
-    done = lab.tune("--space", "sglang-kimi-k26")
-
-    assert done.code == 0, done.err
-    assert "warning: search space sglang-kimi-k26 goes to block 16, but the drafter was trained at block 8" in done.err
-    assert len(lab.trials()) == 1
-
-
 # --- a real host ---------------------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,6 @@ import json
 import sqlite3
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.conftest import MATRIX
 from tests.acceptance.lab import GPU, TINY, Done, Lab
 
@@ -70,9 +68,6 @@ def test_trials_of_another_machine_are_not_mixed_and_a_new_study_is_begun_on_req
     assert len(copy.trials()) == 1  # the newest study of the host
     named = copy.run("trials", "lab--simulated-kimi-k2.6--sglang-kimi-k26", "--json")
     assert [json.loads(line) for line in named.out.splitlines()] == before
-    again = copy.tune("--space", "sglang-kimi-k26", *TINY)
-    assert again.code == 0, again.err
-    assert len(copy.trials()) == 1
 
 
 def test_a_search_space_that_changed_is_not_mixed_with_the_old_one(copy: Lab, finished: object) -> None:
@@ -113,10 +108,8 @@ def test_a_database_of_a_newer_version_is_not_guessed_at(copy: Lab) -> None:
     assert copy.trials() == before
 
 
-@pytest.mark.parametrize("damage", ["gone", "empty"])
-def test_a_lost_database_costs_no_launch(copy: Lab, damage: str) -> None:
-    database = copy.study / "study.db"
-    database.unlink() if damage == "gone" else database.write_bytes(b"")
+def test_a_lost_database_costs_no_launch(copy: Lab) -> None:
+    (copy.study / "study.db").unlink()
     before = copy.trials()
 
     again = copy.tune("--space", "sglang-kimi-k26", *MATRIX, trials=3, rounds=1)
