@@ -105,7 +105,11 @@ class Runner:
         server: Server | None = None
         try:
             spec = self._engine.launch(
-                trial.config, space=self._space, host=self._host, facts=self._facts, name=f"candidate-{trial.number}"
+                trial.config,
+                space=self._space,
+                host=self._host,
+                facts=self._facts,
+                name=f"candidate-{trial.number}-{self._host.endpoint.port}",
             )
             launch = LaunchFacts(argv=spec.argv, env=spec.env)
             server = self._session.launch(

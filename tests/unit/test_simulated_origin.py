@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from importlib.resources import files
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +15,7 @@ from autotuner.engines.simulated.profile import Profile, load_profile
 from autotuner.engines.simulated.serving import Serving
 from tests.simulated_speed import decode_tok_s, request_tok_s, served_tok_s
 
-DATA = Path(__file__).parents[1] / "data" / "simulated"
-ROWS = list(csv.DictReader((DATA / "origin_cells.csv").read_text().splitlines()))
+ROWS = list(csv.DictReader(files("autotuner.engines.simulated").joinpath("origin_cells.csv").read_text().splitlines()))
 CT200, B300 = load_profile("ct200"), load_profile("b300")
 PARALLEL = {"TP8": Serving(ep=1), "EP8": Serving(ep=8), "EP4": Serving(ep=4), "PP8": Serving(tp=1, pp=8)}
 SWEPT = [Serving(ep=8, spec="ddtree", block=8, budget=budget, topk=topk) for budget, topk in product((4, 8, 12, 16), (4, 6))]
