@@ -159,13 +159,13 @@ def test_events_are_json_lines_and_the_result_is_json(lab: Lab) -> None:
 
 
 def test_a_run_without_trials_goes_on_until_its_time_is_up(lab: Lab) -> None:
-    arguments = lab.tune_arguments("--budget", "12s")
+    arguments = lab.tune_arguments("--budget", "12s", "--space", "sglang-kimi-k26")  # thousands of configurations: only time ends it
     del arguments[arguments.index("--trials") : arguments.index("--trials") + 2]
 
     done = lab.run(*arguments)
 
     assert done.code == 0, done.err
-    assert 1 <= len(lab.trials()) < 6  # the space has six configurations
+    assert len(lab.trials()) >= 1
     assert set(lab.documents()) == WORKLOADS
 
 
