@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from statistics import fmean
 
 from autotuner.decide.finalists import best_predicted, finalists, scored
 from autotuner.decide.objective import ratio
-from autotuner.errors import NothingFeasible, StopStudy
+from autotuner.errors import AutotunerError, NothingFeasible, StopStudy
 from autotuner.model.configuration import Configuration
 from autotuner.model.events import Listener, Notice, Phase, TrialEnded, TrialStarted
 from autotuner.model.facts import HostFacts
@@ -187,7 +188,8 @@ class Tuner:
                     keep_going=self._keep_going,
                 )
             except BaseException:
-                self._study.abandon(number)
+                with contextlib.suppress(AutotunerError):  # a full disk must not hide what happened first; the next start settles the trial
+                    self._study.abandon(number)
                 raise
             if isinstance(outcome, Interrupted):
                 self._study.abandon(number)
