@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotuner import disk
-from autotuner.decide.recommend import Case, recommend
+from autotuner.decide.recommend import Case, recommend, why_nothing
 from autotuner.deploy import HostSession
 from autotuner.discover import discover, preflight
 from autotuner.documents import write
@@ -43,8 +43,8 @@ class NightPlan:
 
     host: Host
     space: SearchSpace
-    workloads: tuple[Workload, ...]
-    """Empty: the three that are built in."""
+    workloads: tuple[str | Workload, ...]
+    """Names of built-in workloads, and others as documents; empty: the three that are built in."""
     contexts: tuple[int, ...]
     concurrency: tuple[int, ...]
     output_tokens: int
@@ -54,6 +54,8 @@ class NightPlan:
     """How long the run may take; ``None`` for no limit."""
     state: Path
     recommendations: Path
+    contexts_asked: bool = False
+    """A person named the contexts: one that does not fit is an error then; else it is left out."""
     new_study: bool = False
     seed: int = 0
 
@@ -72,8 +74,8 @@ class NightResult:
 
     study: str
     written: tuple[Written, ...]
-    without: tuple[str, ...]
-    """Workloads for which nothing could be measured."""
+    without: Mapping[str, str]
+    """Workloads that have no recommendation, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +127,17 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
     with reach(plan, listener) as there:
         store = locate(plan.state, study_name(plan.host, plan.space), new=plan.new_study)
         store.read_meta()  # a newer schema is refused before anything on the host is touched
+        holder = f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
         session = HostSession(
             plan.host,
             there.engine,
             there.transport,
             manager_for(plan.host, there.transport),
-            holder=f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})",
+            holder=holder,
             purpose=f"tune {store.folder.name}",
             on_notice=lambda text: listener(Notice(level="warning", message=text)),
         )
-        with session:
+        with store.lock(holder), session:
             study, meta, resumed = open_study(
                 store, host=plan.host, space=plan.space, facts=there.facts, workloads=there.workloads, seed=plan.seed
             )
@@ -207,7 +210,8 @@ def conclude(
             path = folder / host.name / f"{workload.name}.yaml"
             write(document, path)
             written.append(Written(path=path, document=document))
-    missing = tuple(workload.name for workload in meta.workloads if workload.name not in documents)
+    trials = store.trials()
+    missing = {workload.name: why_nothing(workload, trials) for workload in meta.workloads if workload.name not in documents}
     return NightResult(study=meta.study, written=tuple(written), without=missing)
 
 
@@ -235,9 +239,12 @@ def recommendations(
 
 def _what_to_measure(plan: NightPlan, facts: HostFacts) -> tuple[tuple[Workload, ...], tuple[Cell, ...]]:
     served = facts.context_served or max(plan.contexts) + plan.output_tokens
-    workloads = plan.workloads or builtin_workloads(
+    _refuse_unserved(plan, served)
+    builtin = builtin_workloads(
         context_served=served, contexts=plan.contexts, concurrency=plan.concurrency, output_tokens=plan.output_tokens
     )
+    by_name = {workload.name: workload for workload in builtin}
+    workloads = tuple(by_name[item] if isinstance(item, str) else item for item in plan.workloads) or builtin
     too_long = [
         f"{workload.name} ({cell})" for workload in workloads for cell in workload.cells if cell.context + cell.output_tokens > served
     ]
@@ -248,6 +255,18 @@ def _what_to_measure(plan: NightPlan, facts: HostFacts) -> tuple[tuple[Workload,
         )
     cells = matrix(workloads, context_served=served, contexts=plan.contexts, concurrency=plan.concurrency, output_tokens=plan.output_tokens)
     return workloads, cells
+
+
+def _refuse_unserved(plan: NightPlan, served: int) -> None:
+    """Name what was asked for and does not fit, rather than to measure something else. Raises ``UsageError``."""
+    limit = f"{plan.host.name} serves {served} tokens, prompt and answer together"
+    if not plan.workloads and plan.output_tokens >= served:
+        raise UsageError(f"--output-tokens {plan.output_tokens} does not fit: {limit}", hint=f"give less than {served}")
+    longest = served - plan.output_tokens
+    unserved = [str(context) for context in plan.contexts if context > longest]
+    if plan.contexts_asked and unserved:
+        hint = f"give contexts of at most {longest}, or fewer --output-tokens" if longest > 0 else f"give --output-tokens below {served}"
+        raise UsageError(f"--contexts {','.join(unserved)} with --output-tokens {plan.output_tokens} does not fit: {limit}", hint=hint)
 
 
 def _refuse_unfit(host: Host, checks: Sequence[Check]) -> None:
