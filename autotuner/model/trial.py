@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from autotuner.model.configuration import Configuration
 from autotuner.model.document import Scalar
 from autotuner.model.events import Phase
 from autotuner.model.measurement import CellResult
 from autotuner.model.outcome import Failure, HostBroken, Infeasible, LaunchFacts, Measured, Outcome, Transient
+
+Ending = Literal["measured", "infeasible", "transient", "host-broken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +23,7 @@ class TrialRecord:
     """Launch number within the study, from 0; also the folder of its request records."""
     phase: Phase
     config: Configuration
-    outcome: str
-    """``measured``, ``infeasible``, ``transient`` or ``host-broken``."""
+    outcome: Ending
     started: str
     """ISO 8601, UTC."""
     elapsed_s: float
@@ -40,6 +42,8 @@ class TrialRecord:
     @classmethod
     def of(cls, outcome: Outcome, *, number: int, phase: Phase, config: Configuration, started: str, elapsed_s: float) -> TrialRecord:
         """The record of an outcome. ``Interrupted`` trials leave none: they are asked again."""
+        kind: Ending
+        cells: tuple[CellResult, ...]
         match outcome:
             case Measured():
                 return cls(

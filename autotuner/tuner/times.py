@@ -10,6 +10,8 @@ from autotuner.errors import Refused, UsageError
 from autotuner.model.host import Host, Window
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MAX_DAYS = 30
+"""Longer than any run that a person means."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
@@ -21,6 +23,8 @@ def duration_s(text: str) -> float:
     total = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if total <= 0:
         raise UsageError(f"the duration `{text}` is not above zero", hint="write it like 90s, 45m, 9h or 1h30m")
+    if total > MAX_DAYS * _UNITS["d"]:
+        raise UsageError(f"the duration `{text}` is longer than {MAX_DAYS} days", hint="write it like 90s, 45m, 9h or 1h30m")
     return total
 
 

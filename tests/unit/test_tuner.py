@@ -244,6 +244,13 @@ def test_bad_durations(text):
     assert "9h" in caught.value.hint
 
 
+@pytest.mark.parametrize("text", ["99999999999h", "31d", "9" * 400 + "h"])
+def test_a_duration_that_nobody_means_is_refused_with_the_limit(text):
+    assert duration_s("30d") == 30 * 86400
+    with pytest.raises(UsageError, match="is longer than 30 days"):
+        duration_s(text)
+
+
 NOW = dt.datetime(2026, 1, 2, 18, 0, tzinfo=dt.UTC)
 
 
