@@ -8,7 +8,9 @@ STATE/studies/ID/study.db              Optuna's database; derived, can be rebuil
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import gzip
 import json
 import os
@@ -81,6 +83,28 @@ class RecordStore:
     def database(self) -> Path:
         """Optuna's database."""
         return self.folder / "study.db"
+
+    @contextlib.contextmanager
+    def lock(self, holder: str) -> Iterator[None]:
+        """Hold the study for one process; the lock ends with the process, however it ends. Raises ``Refused`` naming who holds it."""
+        with _disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                other = os.read(descriptor, 500).decode(errors="replace").strip() or "another process"
+                raise Refused(
+                    f"study {self.folder.name} is being added to by {other}",
+                    hint="wait until that has ended, or start a study beside it with --new-study",
+                ) from None
+            with _disk_errors(self.folder):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, holder.encode())
+            yield
+        finally:
+            os.close(descriptor)
 
     def read_meta(self) -> StudyMeta | None:
         """What the study is, or ``None`` for a study that does not exist yet.

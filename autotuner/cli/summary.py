@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def summary(result: NightResult) -> str:
     """Verdict, numbers, configuration and file per workload."""
     blocks = [recommendation_text(item.document, str(item.path)) for item in result.written]
-    blocks += [f"{name}: nothing could be measured; no recommendation" for name in result.without]
+    blocks += [f"{name}: no recommendation: {why}" for name, why in result.without.items()]
     return "\n\n".join(blocks)
 
 
@@ -49,7 +49,7 @@ def summary_json(result: NightResult) -> dict[str, object]:
     return {
         "study": result.study,
         "recommendations": [{"path": str(item.path), **item.document.model_dump(mode="json")} for item in result.written],
-        "without": list(result.without),
+        "without": dict(result.without),
     }
 
 

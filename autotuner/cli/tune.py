@@ -83,6 +83,7 @@ def tune(
     """
     from autotuner.documents import load_host, load_space, load_workload
     from autotuner.loadgen.cells import CellPlan
+    from autotuner.model.workload import BUILTIN_WORKLOADS
     from autotuner.tuner.night import NightPlan
     from autotuner.tuner.times import run_seconds
     from autotuner.tuner.tuner import Budget
@@ -92,7 +93,7 @@ def tune(
     plan = NightPlan(
         host=target,
         space=load_space(space),
-        workloads=tuple(load_workload(name) for name in workloads),
+        workloads=tuple(name if name in BUILTIN_WORKLOADS else load_workload(name) for name in workloads),
         contexts=contexts,
         concurrency=concurrency,
         output_tokens=output_tokens,
@@ -133,8 +134,8 @@ def _dry_run(plan: NightPlan, *, as_json: bool) -> int:
 def _metrics(plan: NightPlan) -> dict[str, str]:
     from autotuner.model.workload import builtin_workloads
 
-    shown = plan.workloads or builtin_workloads(context_served=sys.maxsize)
-    return {workload.name: workload.objective for workload in shown}
+    own = [workload for workload in plan.workloads if not isinstance(workload, str)]
+    return {workload.name: workload.objective for workload in (*builtin_workloads(context_served=sys.maxsize), *own)}
 
 
 def _say(text: str) -> None:

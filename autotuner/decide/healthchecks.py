@@ -25,11 +25,13 @@ def check_recommendation(
     facts: Mapping[str, Scalar | None],
     simulated: bool,
     surrogate_error_percent: float | None,
+    unmeasured_slos: Sequence[str] = (),
 ) -> tuple[Check, ...]:
     """Every doubt that the evidence gives cause for. ``launches`` are those of the recommended configuration."""
     return (
         *_simulated(simulated=simulated),
         *_quality(launches),
+        *_limits(unmeasured_slos),
         *_repeats(launches, verdict),
         *_bounds(config, space),
         *_trained_depth(config, facts),
@@ -53,6 +55,12 @@ def _quality(launches: Sequence[TrialRecord]) -> Iterator[Check]:
         yield _warning(
             "quality", "NOT CHECKED: nobody compared this configuration's answers with the baseline's", "compare answers before rollout"
         )
+
+
+def _limits(unmeasured: Sequence[str]) -> Iterator[Check]:
+    if unmeasured:
+        detail = f"NOT KNOWN whether {', '.join(unmeasured)} keeps its limit: too few requests for it"
+        yield _warning("slo_not_measured", detail, "tune with a longer --window, or put the limit on a median")
 
 
 def _repeats(launches: Sequence[TrialRecord], verdict: Verdict) -> Iterator[Check]:

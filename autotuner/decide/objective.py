@@ -60,6 +60,16 @@ def meets_slos(workload: Workload, cells: Iterable[CellResult]) -> bool:
     return all(excess <= 0 for excess in slo_excess(workload, cells).values())
 
 
+def unmeasured_slos(workload: Workload, cells: Iterable[CellResult]) -> tuple[str, ...]:
+    """Metrics of limits that nothing can be said about, since a cell of the workload does not have them."""
+    measured = by_key(cells)
+    return tuple(
+        slo.metric
+        for slo in workload.slos
+        if any(cell.key not in measured or measured[cell.key].get(slo.metric) is None for cell in workload.cells)
+    )
+
+
 def best(workload: Workload, values: Mapping[int, float]) -> int | None:
     """The key of the best value; the lowest key among equals, ``None`` when there is none."""
     if not values:

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from autotuner.decide.finalists import best_predicted, predict_workload, scored
 from autotuner.decide.healthchecks import check_recommendation
-from autotuner.decide.objective import best, by_key, ratio
+from autotuner.decide.objective import best, by_key, ratio, slo_excess, unmeasured_slos, workload_value
 from autotuner.decide.statistics import percent
 from autotuner.decide.unit import render_unit
 from autotuner.decide.verdict import Decision, decide
@@ -78,10 +78,28 @@ def recommend(workload: Workload, case: Case) -> Recommendation | None:
             facts=case.facts,
             simulated=case.simulated,
             surrogate_error_percent=surrogate.cross_validated_error_percent if surrogate else None,
+            unmeasured_slos=unmeasured_slos(workload, launches[-1].cells),
         ),
         alternatives=_alternatives(workload, case, decision.config),
         validity=_validity(case, launches),
     )
+
+
+def why_nothing(workload: Workload, trials: Sequence[TrialRecord]) -> str:
+    """Why a workload has no recommendation: nothing measured, or nothing that keeps its limits, with what came nearest."""
+    ran = [trial for trial in trials if trial.measured and workload_value(workload, trial.cells) is not None]
+    if not ran:
+        return "nothing could be measured"
+    nearest = min(ran, key=lambda trial: max(slo_excess(workload, trial.cells).values(), default=0.0))
+    broken = [name for name, excess in slo_excess(workload, nearest.cells).items() if excess > 0]
+    limits: dict[str, float] = {slo.metric: slo.limit for slo in workload.slos}
+    medians = _medians([nearest])
+    values = [
+        f"{name} {METRICS[name].format(medians[cell.key].get(name))} (limit {METRICS[name].format(limits[name])})"
+        for name in broken
+        for cell in workload.cells
+    ]
+    return f"no measured configuration keeps its limits; nearest is trial {nearest.number} with {', '.join(values)}"
 
 
 def _subject(workload: Workload, case: Case) -> Subject:
@@ -209,47 +227,63 @@ def _surrogate(workload: Workload, case: Case, config: Configuration) -> Surroga
     _, model = best_predicted(workload, case.trials, ())
     if model is None:
         return None
-    predicted = predict_workload(workload, model, [config])[0]
+    # From a model that has not seen this configuration: one that has would only repeat what was measured.
+    _, blind = best_predicted(workload, [trial for trial in case.trials if trial.config != config], ())
     return SurrogateEvidence(
-        predicted=round(predicted.mean, 3),
+        predicted=round(predict_workload(workload, blind, [config])[0].mean, 3) if blind else None,
         cross_validated_error_percent=round(model.cross_validated_error_percent(), 1),
         trials=model.configurations,
     )
 
 
 def _alternatives(workload: Workload, case: Case, chosen: Configuration) -> tuple[Alternative, ...]:
-    """The next best launches of other configurations, best first."""
+    """The next best configurations, best first by their exploring launch; the value is the confirmed one where there is one."""
     values = scored(workload, case.trials)
     by_number = {trial.number: trial for trial in case.trials}
-    mine = best(workload, {number: value for number, value in values.items() if by_number[number].config == chosen})
     found: list[Alternative] = []
     while values and len(found) < _ALTERNATIVES:
         number = best(workload, values)
         if number is None:
             break
-        value = values.pop(number)
+        values.pop(number)
         trial = by_number[number]
-        if trial.config != chosen:
+        if trial.config != chosen and all(trial.config != by_number[other.trial].config for other in found):
+            mine, theirs = _launched(workload, case, trial.config), _launched(workload, case, chosen)
             found.append(
                 Alternative(
                     trial=number,
                     parameters=dict(trial.config),
-                    measured=round(value, 3),
-                    why_not=_why_not(workload, case, trial, value, scored(workload, case.trials).get(mine) if mine is not None else None),
+                    measured=round(mine.value, 3),
+                    why_not=_why_not(workload, mine, theirs),
                 )
             )
     return tuple(found)
 
 
-def _why_not(workload: Workload, case: Case, trial: TrialRecord, value: float, chosen: float | None) -> str:
-    if any(other.config == trial.config and other.phase is Phase.CONFIRM for other in case.trials):
-        return "confirmed as well, and not better"
-    if chosen is None:
-        return "the chosen configuration was measured in confirmation only"
-    difference = percent(ratio(workload, value, chosen))
-    if difference > 0:
-        return f"{difference:.1f} % better in its single launch, not confirmed"
-    return f"{-difference:.1f} % worse in its single launch"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launched:
+    """What a configuration's launches say: its confirming ones where there are any, else its exploring ones."""
+
+    value: float
+    confirmed: bool
+
+
+def _launched(workload: Workload, case: Case, config: Configuration) -> _Launched:
+    mine = [trial for trial in case.trials if trial.config == config and trial.measured]
+    confirming = [trial for trial in mine if trial.phase is Phase.CONFIRM]
+    found = [workload_value(workload, trial.cells) for trial in confirming or mine]
+    logs = [math.log(value) for value in found if value is not None]
+    return _Launched(value=math.exp(fmean(logs)), confirmed=bool(confirming))
+
+
+def _why_not(workload: Workload, mine: _Launched, chosen: _Launched) -> str:
+    difference = percent(ratio(workload, mine.value, chosen.value))
+    how = f"{abs(difference):.1f} % {'better' if difference > 0 else 'worse'}"
+    if mine.confirmed and chosen.confirmed:
+        return f"{how} when confirmed as well"
+    if mine.confirmed:
+        return f"{how} when confirmed, the chosen one is not confirmed yet"
+    return f"{how} in its single launch, not confirmed"
 
 
 def _validity(case: Case, launches: Sequence[TrialRecord]) -> Validity:

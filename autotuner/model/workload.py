@@ -13,6 +13,7 @@ ObjectiveMetric = Literal[
 ]
 Domain = Literal["code", "explanation", "arithmetic", "poem", "json", "prose", "rag"]
 
+BUILTIN_WORKLOADS = ("latency", "long-context", "throughput")
 DEFAULT_CONTEXTS = (60, 1024, 4096)
 DEFAULT_CONCURRENCY = (1, 8, 32, 64, 128)
 DEFAULT_OUTPUT_TOKENS = 512

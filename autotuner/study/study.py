@@ -74,7 +74,7 @@ class Study:
 
     def propose(self, also_known: frozenset[str] = frozenset()) -> Configuration | None:
         """A legal configuration that was never launched, or ``None`` when the space is used up."""
-        known = {record.config.digest for record in self._records if record.outcome != "transient"} | also_known
+        known = {record.config.digest for record in self._records if self.counts(record)} | also_known
         return self._proposer.propose(lambda config: config.digest in known)
 
     def start(self, number: int, config: Configuration, phase: Phase) -> None:
@@ -109,6 +109,15 @@ class Study:
             with _storage_errors(self.store):
                 self._finish(asked, record)
                 self._proposer.learn(self._study.get_trials(deepcopy=False)[asked])
+
+    def counts(self, record: TrialRecord) -> bool:
+        """Whether a launch answers what this run asks: it failed for good, or it was measured on every cell of the workloads.
+
+        A study may hold launches that were measured on other cells, of an earlier run with another matrix.
+        """
+        measured = {cell.key for cell in record.cells}
+        wanted = {cell.key for workload in self.workloads for cell in workload.cells}
+        return record.outcome == "infeasible" or (record.measured and (wanted <= measured or record.censored))
 
     def values(self, record: TrialRecord) -> dict[str, float]:
         """Workload → value of a measured launch, in the objective's own unit; a workload without its cells is absent."""

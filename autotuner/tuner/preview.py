@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 
 from autotuner.deploy.production import read_production
 from autotuner.errors import InfeasibleConfig
@@ -13,6 +12,7 @@ from autotuner.services.hostside import HostSide
 from autotuner.tuner.agenda import Planned, opening_moves
 from autotuner.tuner.night import NightPlan, reach
 from autotuner.tuner.opening import locate, study_name
+from autotuner.tuner.tuner import expected_launch_s
 
 _FIRST_LAUNCH_S = 120.0
 """Seconds per launch before any was seen: large models take one to five minutes, small ones about one."""
@@ -70,7 +70,8 @@ def preview(plan: NightPlan, *, listener: Listener) -> Preview:
         store.read_meta()
         records = store.trials()
         measured = plan.cell_plan.window_s + plan.cell_plan.warmup_s + _SETTLE_S
-        per_launch = fmean(record.elapsed_s for record in records) if records else _FIRST_LAUNCH_S + measured * len(there.cells)
+        seen = expected_launch_s(records, len(there.cells))
+        per_launch = _FIRST_LAUNCH_S + measured * len(there.cells) if seen is None else seen
         trials = plan.budget.trials
         confirmations = plan.budget.confirm_rounds * (1 + len(there.workloads))
         return Preview(
@@ -84,6 +85,6 @@ def preview(plan: NightPlan, *, listener: Listener) -> Preview:
             cells=there.cells,
             workloads=there.workloads,
             seconds_per_launch=per_launch,
-            observed=bool(records),
+            observed=seen is not None,
             total_s=plan.seconds if trials is None and plan.seconds else (confirmations + (trials or 0)) * per_launch,
         )

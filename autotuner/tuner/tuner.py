@@ -76,6 +76,11 @@ class Tuner:
         self._moves, notes = opening_moves(study.space, facts.names(), recorded if live is None else live)
         if live is not None and recorded is not None and live != recorded:
             notes.append("what serves today is not the baseline that this study measured; it is measured anew")
+        other = sum(record.measured and not study.counts(record) for record in study.records)
+        if other:
+            notes.append(
+                f"{other} launches of this study were measured on other cells (contexts, concurrency, output tokens) and do not count here"
+            )
         for note in notes:
             listener(Notice(level="warning", message=note))
         self.baseline = self._moves[0].config
@@ -85,8 +90,9 @@ class Tuner:
         self._explore()
         self._measure_predicted()
         if not any(record.measured for record in self._study.records):
+            tried = {record.config for record in self._study.records}
             raise NothingFeasible(
-                f"none of {len(self._study.records)} configurations could be measured",
+                f"none of {len(tried)} configuration{'s' * (len(tried) != 1)} could be measured",
                 hint="`autotuner trials` lists each failure with its cause",
             )
         self._confirm()
@@ -109,7 +115,7 @@ class Tuner:
 
     def _measure_predicted(self) -> None:
         """Launch what the regression thinks best for each workload: a prediction is measured before it may be recommended."""
-        done = sum(record.phase is Phase.PREDICTED for record in self._study.records)
+        done = sum(record.phase is Phase.PREDICTED for record in self._counted)
         candidates = legal_sample(self._study.space, self._facts.names(), count=_CANDIDATES, seed=self._seed)
         for workload in self._study.workloads[done:]:
             if not self._room(keep=0):
@@ -126,10 +132,15 @@ class Tuner:
         if self._deadline_s is None:
             return True
         launches = 1 + keep + self._confirmations_left()
-        return self._clock() + launches * self._launch_s() <= self._deadline_s
+        return self._clock() + launches * self._launch_s(len(self._cells)) <= self._deadline_s
 
     def _explored(self) -> int:
-        return sum(record.phase is not Phase.CONFIRM for record in self._study.records)
+        return sum(record.phase is not Phase.CONFIRM for record in self._counted)
+
+    @property
+    def _counted(self) -> list[TrialRecord]:
+        """The launches that answer what this run asks, and those that were given up."""
+        return [record for record in self._study.records if self._study.counts(record) or not record.measured]
 
     # --- confirming --------------------------------------------------------------------------------------------------------------
 
@@ -141,22 +152,23 @@ class Tuner:
 
     def _confirm(self) -> None:
         line_up = self.line_up()
+        # A launch costs far more than a cell: every finalist is measured for all workloads, which also says how launches vary.
+        cells = cells_of(self._study.workloads)
         for number in range(self._budget.confirm_rounds):
             for config in line_up:
                 if self._launched(config, confirm=True) > number:
                     continue
                 self._stop.check()
-                if self._deadline_s is not None and self._clock() + self._launch_s() > self._deadline_s:
+                if self._deadline_s is not None and self._clock() + self._launch_s(len(cells)) > self._deadline_s:
                     self._listener(
                         Notice(level="warning", message="out of time: the confirmation is incomplete; the same command completes it")
                     )
                     return
-                # A launch costs far more than a cell: every finalist is measured for all workloads, which also says how launches vary.
-                self._launch(config, Phase.CONFIRM, cells_of(self._study.workloads))
+                self._launch(config, Phase.CONFIRM, cells)
 
     def _confirmations_left(self) -> int:
         line_up = len(self.line_up()) or 1 + len(self._study.workloads)
-        done = sum(record.phase is Phase.CONFIRM for record in self._study.records)
+        done = sum(record.phase is Phase.CONFIRM for record in self._counted)
         return max(0, line_up * self._budget.confirm_rounds - done)
 
     def _runs(self, config: Configuration) -> bool:
@@ -165,7 +177,7 @@ class Tuner:
     def _launched(self, config: Configuration, *, confirm: bool) -> int:
         """Launches of a configuration that have an outcome."""
         return sum(
-            record.config == config and (record.phase is Phase.CONFIRM) == confirm and record.outcome in ("measured", "infeasible")
+            record.config == config and (record.phase is Phase.CONFIRM) == confirm and self._study.counts(record)
             for record in self._study.records
         )
 
@@ -222,13 +234,11 @@ class Tuner:
         by_time = None if self._deadline_s is None else max(0.0, self._deadline_s - self._clock())
         if self._budget.trials is None or not self._study.records:
             return by_time
-        by_count = self._left() * self._launch_s()
+        by_count = self._left() * self._launch_s(len(self._cells))
         return by_count if by_time is None else min(by_count, by_time)
 
-    def _launch_s(self) -> float:
-        """Seconds that a launch is expected to take: the mean of the latest."""
-        latest = [record.elapsed_s for record in self._study.records[-10:]]
-        return fmean(latest) if latest else 0.0
+    def _launch_s(self, cells: int) -> float:
+        return expected_launch_s(self._study.records, cells) or 0.0
 
     def _report(self, record: TrialRecord, outcome: object, elapsed_s: float) -> None:
         values = self._study.values(record)
@@ -261,3 +271,15 @@ class Tuner:
                 for name, value in self._study.values(record).items():
                     logs.setdefault(name, []).append(math.log(value))
         return {name: math.exp(fmean(found)) for name, found in logs.items()}
+
+
+def expected_launch_s(records: Sequence[TrialRecord], cells: int) -> float | None:
+    """Seconds that a launch with so many cells is expected to take, from the latest like it; ``None`` when nothing was launched yet.
+
+    Where only launches with fewer cells are known, the time per launch grows with the cells: too long rather than too short.
+    """
+    latest = [(record.elapsed_s, len(record.cells)) for record in records if record.measured][-10:]
+    alike = [elapsed for elapsed, measured in latest if measured == cells]
+    if alike:
+        return fmean(alike)
+    return fmean(elapsed * max(1.0, cells / max(1, measured)) for elapsed, measured in latest) if latest else None

@@ -89,3 +89,15 @@ def test_state_folder_comes_from_the_argument_then_systemd_then_the_platform(mon
 
 def test_a_folder_without_studies_has_none(tmp_path):
     assert studies(tmp_path) == ()
+
+
+def test_a_study_is_held_by_one_process_and_named(tmp_path):
+    kept = store(tmp_path)
+    with (
+        kept.lock("alice@box (pid 7)"),
+        pytest.raises(Refused, match=r"being added to by alice@box \(pid 7\)"),
+        RecordStore(kept.folder).lock("bob"),
+    ):
+        pass
+    with kept.lock("bob"):
+        pass

@@ -14,14 +14,14 @@ from autotuner.model.events import Notice, Phase, TrialEnded, TrialStarted
 from autotuner.model.host import Window
 from autotuner.model.outcome import Consequence, HostBroken, Infeasible, LaunchFacts, Measured, Transient
 from autotuner.model.outcome import Interrupted as InterruptedOutcome
-from autotuner.model.workload import matrix
+from autotuner.model.workload import builtin_workloads, matrix
 from autotuner.records import RecordStore
 from autotuner.study.study import Study
 from autotuner.tuner.agenda import opening_moves
 from autotuner.tuner.matrix import jobs_for
 from autotuner.tuner.stop import StopRequest, on_signals
 from autotuner.tuner.times import duration_s, run_seconds, seconds_until
-from autotuner.tuner.tuner import Budget, Tuner
+from autotuner.tuner.tuner import Budget, Tuner, expected_launch_s
 from tests import builders as b
 
 BASE = b.config()
@@ -46,8 +46,10 @@ class Lab:
         block = trial.config.get("block", 0)
         latency = 150.0 - (block - 8) ** 2 if block else 100.0
         wobble = 1 + 0.002 * (trial.number % 5)
-        keys = {job.cell.key for job in trial.jobs}
-        cells = tuple(cell for cell in b.cells(latency * wobble, 80.0 if block else 100.0, 900.0 * wobble) if cell.key in keys)
+        values = {"user_tok_s": latency * wobble, "output_tok_s": 80.0 if block else 100.0}
+        cells = tuple(
+            b.cell_result(job.cell, **values | ({"output_tok_s": 900.0 * wobble} if job.cell.concurrency > 1 else {})) for job in trial.jobs
+        )
         return Measured(cells=cells, effective={}, launch=LaunchFacts(argv=("server",)))
 
 
@@ -57,14 +59,15 @@ class Night:
         self.store = RecordStore(tmp_path)
         self.options = {"trials": trials, "rounds": rounds, "live": live, "seconds": seconds}
         self.space = space or b.space()
+        self.workloads = b.WORKLOADS
 
     def run(self):
-        study = Study(self.store, space=self.space, facts=b.facts().names(), workloads=b.WORKLOADS)
+        study = Study(self.store, space=self.space, facts=b.facts().names(), workloads=self.workloads)
         tuner = Tuner(
             study=study,
             runner=self.lab,
             facts=b.facts(),
-            cells=matrix(b.WORKLOADS, context_served=8192, contexts=(60, 2000), concurrency=(1, 128), output_tokens=256),
+            cells=matrix(self.workloads, context_served=8192, contexts=(60, 2000), concurrency=(1,), output_tokens=256),
             live=self.options["live"],
             budget=Budget(trials=self.options["trials"], confirm_rounds=self.options["rounds"]),
             stop=self.stop,
@@ -130,6 +133,25 @@ def test_the_same_command_continues_and_repeats_nothing(tmp_path):
     before = len(cut.lab.launched)
     cut.run()
     assert len(cut.lab.launched) == before  # nothing is left to do
+
+
+def test_launches_on_other_cells_are_said_and_measured_anew(tmp_path):
+    night = Night(tmp_path, trials=4, rounds=0)
+    night.run()
+    other = Night(tmp_path, trials=4, rounds=0)
+    other.workloads = builtin_workloads(context_served=8192, contexts=(60, 2000), concurrency=(1, 64), output_tokens=256)
+    other.run()
+    notes = [event.message for event in other.events if isinstance(event, Notice)]
+    assert any("4 launches of this study were measured on other cells" in note for note in notes)
+    assert other.lab.launched[0][1] == BASE
+    assert len(other.lab.launched) == 4
+
+
+def test_the_time_of_a_launch_comes_from_launches_like_it():
+    few = [b.measured(n, b.config(block=n), (1.0, 2.0, 3.0)) for n in range(3)]
+    assert expected_launch_s([], 3) is None
+    assert expected_launch_s(few, 3) == 60.0
+    assert expected_launch_s(few, 15) == 300.0
 
 
 def test_a_measurement_in_progress_is_kept_when_stopped_once(tmp_path):

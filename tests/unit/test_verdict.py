@@ -4,7 +4,7 @@ import pytest
 
 from autotuner.decide.finalists import best_measured, best_predicted, finalists
 from autotuner.decide.healthchecks import check_recommendation
-from autotuner.decide.recommend import Case, recommend
+from autotuner.decide.recommend import Case, recommend, why_nothing
 from autotuner.decide.surrogate import Surrogate, starts_probability
 from autotuner.decide.verdict import decide
 from autotuner.documents import dump
@@ -179,7 +179,7 @@ def test_a_recommendation_carries_spec_evidence_alternatives_and_validity():
     assert document.evidence.provenance.trials_infeasible == 1
     assert document.validity.contexts == (60, 2000)
     assert [item.trial for item in document.alternatives] == [0]
-    assert "worse in its single launch" not in document.alternatives[0].why_not  # the baseline was confirmed as well
+    assert document.alternatives[0].why_not.endswith("worse when confirmed as well")
 
 
 def test_the_same_study_writes_the_same_bytes():
@@ -211,6 +211,31 @@ def checks(config, launches, **changes):
         "surrogate_error_percent": 5.0,
     }
     return {check.name: check.detail for check in check_recommendation(config, launches, **{**values, **changes})}
+
+
+def test_a_prediction_in_the_evidence_has_not_seen_what_it_predicts():
+    trials = [
+        *confirmed(4),
+        *[b.measured(40 + n, b.config(spec="dflash", block=block, window="none"), (90.0, 1.0, 1.0)) for n, block in enumerate((4, 5, 12))],
+    ]
+    document = recommend(b.LATENCY, case(trials))
+    assert document.evidence.surrogate.predicted < 130  # seen, it would be 140
+
+
+def test_an_alternative_carries_its_confirmed_value():
+    document = recommend(b.LATENCY, case([b.measured(0, BASE, (50.0, 100.0, 1000.0), Phase.BASELINE), *confirmed(4)[1:]]))
+    (other,) = document.alternatives
+    assert other.measured == pytest.approx(100, rel=0.01)
+
+
+def test_what_keeps_no_limit_has_a_reason_with_what_came_nearest():
+    reason = why_nothing(limited(200.0), explored())
+    assert reason == "no measured configuration keeps its limits; nearest is trial 1 with user_tok_s 140.0 tok/s (limit 200.0 tok/s)"
+    assert why_nothing(b.LATENCY, [b.failed(0, BASE)]) == "nothing could be measured"
+
+
+def test_a_limit_that_was_not_measured_is_a_doubt():
+    assert "ttft_p95_ms" in checks(b.config(), [], unmeasured_slos=("ttft_p95_ms",))["slo_not_measured"]
 
 
 def test_doubts_are_named():
