@@ -269,11 +269,13 @@ class _Launched:
 
 
 def _launched(workload: Workload, case: Case, config: Configuration) -> _Launched:
-    mine = [trial for trial in case.trials if trial.config == config and trial.measured]
-    confirming = [trial for trial in mine if trial.phase is Phase.CONFIRM]
-    found = [workload_value(workload, trial.cells) for trial in confirming or mine]
-    logs = [math.log(value) for value in found if value is not None]
-    return _Launched(value=math.exp(fmean(logs)), confirmed=bool(confirming))
+    found = [
+        (trial.phase is Phase.CONFIRM, value)
+        for trial in case.trials
+        if trial.config == config and trial.measured and (value := workload_value(workload, trial.cells)) is not None
+    ]
+    confirmed = any(confirming for confirming, _ in found)
+    return _Launched(value=math.exp(fmean(math.log(value) for confirming, value in found if confirming == confirmed)), confirmed=confirmed)
 
 
 def _why_not(workload: Workload, mine: _Launched, chosen: _Launched) -> str:
