@@ -13,6 +13,8 @@ from autotuner.model.near import did_you_mean
 
 KINDS = ("hosts", "search_spaces", "workloads")
 """Folders that documents are found in by name."""
+_SHOWN = 60
+"""Characters of a name that no file can have, in an error."""
 
 
 def shipped(kind: str) -> Path:
@@ -33,11 +35,20 @@ def find(kind: str, name_or_path: str) -> Path:
 
     An existing path wins, then ``./KIND/NAME.yaml``, then what is shipped. Raises ``UsageError`` naming the nearest known name.
     """
+    singular = kind.removesuffix("s").replace("_", " ")
+    try:
+        return _find(kind, singular, name_or_path)
+    except (OSError, RuntimeError) as error:  # a name that no file can have; a home folder of nobody
+        shown = name_or_path if len(name_or_path) <= _SHOWN else name_or_path[:_SHOWN] + "…"
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(f"there can be no {singular} {shown!r}: {reason}", hint=f"known by name are: {', '.join(names(kind))}") from error
+
+
+def _find(kind: str, singular: str, name_or_path: str) -> Path:
     path = Path(name_or_path).expanduser()
     is_path = path.name != name_or_path or path.suffix in {".yaml", ".yml"}
     if path.is_file() or (is_path and path.exists()):
         return path
-    singular = kind.removesuffix("s").replace("_", " ")
     if is_path:
         known = [str(file) for file in sorted(path.parent.glob("*.yaml"))] if path.parent.is_dir() else []
         hint = (

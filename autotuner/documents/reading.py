@@ -50,6 +50,8 @@ def load_recommendation(path: str | Path) -> Recommendation:
 
 def check_file(path: str | Path) -> tuple[Problem, ...]:
     """Everything that is wrong with a file or worth a warning, in file order; empty when there is nothing to say."""
+    if not str(path):
+        return (Problem(file="''", line=1, column=1, message="the path is empty", hint="name a file: autotuner check hosts/NAME.yaml"),)
     source = yaml_core.read(Path(path))
     _validate(source, None)
     return _in_order(source)

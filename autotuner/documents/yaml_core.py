@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -53,8 +54,7 @@ def read(path: FilePath) -> Source:
     """The document in a file. What is wrong with the file itself or its YAML stands in ``problems``; then ``value`` may be ``None``."""
     source = Source(str(path))
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = _bytes(path)
     except FileNotFoundError:
         source.report(Mark(1, 1), "there is no such file", "check the path, or lay out examples with: autotuner init")
     except IsADirectoryError:
@@ -62,8 +62,22 @@ def read(path: FilePath) -> Source:
     except OSError as error:
         source.report(Mark(1, 1), f"the file cannot be read: {error.strerror}", f"look at its permissions with: ls -l {path}")
     else:
-        _parse_bytes(source, data)
+        if data is None:
+            source.report(
+                Mark(1, 1), "this is not a regular file but a pipe, a socket or a device", "save the document to a file, and name that"
+            )
+        else:
+            _parse_bytes(source, data)
     return source
+
+
+def _bytes(path: FilePath) -> bytes | None:
+    """What a file holds, as far as it can be a document; ``None`` for what is no file and might never end, or never begin."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        return None
+    with path.open("rb") as stream:
+        return stream.read(MAX_BYTES + 1)
 
 
 def parse(text: str, file: str = "<text>") -> Source:

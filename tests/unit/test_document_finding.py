@@ -116,3 +116,22 @@ def test_scaffolding_into_a_file_is_explained(folder: Path) -> None:
     (folder / "file").write_text("")
     with pytest.raises(AutotunerError, match="Not a directory"):
         scaffold(folder / "file")
+
+
+def test_the_schemas_of_this_repository_are_those_of_the_models() -> None:
+    root = Path(__file__).parents[2]
+    laid_out = {path.name: text for path, text in scaffold_files(root).items() if path.parent.name == "schemas"}
+    there = {path.name: path.read_text(encoding="utf-8") for path in (root / "schemas").iterdir()}
+    assert there == laid_out, "write them anew: rm -r schemas && autotuner init ."
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "hosts/" + "x" * 300 + ".yaml"])
+def test_a_name_that_no_file_can_have_is_one_error(name: str) -> None:
+    with pytest.raises(UsageError, match=r"File name too long|there is no") as caught:
+        find("hosts", name)
+    assert "simulated-b300" in (caught.value.hint or "")
+
+
+def test_a_home_folder_of_nobody_is_one_error() -> None:
+    with pytest.raises(UsageError, match=r"there can be no host '~nobody-of-this-name/x\.yaml'"):
+        find("hosts", "~nobody-of-this-name/x.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,8 @@ def test_every_mistake_of_a_file_is_found_at_once() -> None:
         (lambda path: path.mkdir(), "this is a folder, a file is needed"),
         (lambda path: path.write_bytes(b"a: 1\n" * 200_000), "the file is larger than 512 KiB"),
         (lambda path: path.write_bytes(b"\xff\xfea\x00"), "byte 0xff is not UTF-8"),
+        (os.mkfifo, "this is not a regular file but a pipe, a socket or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "this is not a regular file but a pipe, a socket or a device"),
         (lambda path: path.symlink_to(path), "the file cannot be read: Too many levels of symbolic links"),
     ],
 )
@@ -48,3 +51,8 @@ def test_a_file_that_cannot_be_read_is_one_problem(tmp_path: Path, make, message
     assert problem.message == message
     assert (problem.file, problem.line, problem.severity) == (str(path), 1, "error")
     assert problem.hint
+
+
+def test_an_empty_path_is_said_to_be_empty() -> None:
+    (problem,) = check_file("")
+    assert problem.message == "the path is empty"
