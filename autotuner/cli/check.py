@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -71,4 +72,5 @@ def init(folder: Path) -> None:
         click.echo(f"kept     {path} (it was there already)")
     click.echo(f"{_counted(len(written), 'file')} written, {len(skipped)} kept", err=True)
     if written:
-        click.echo("next: autotuner tune simulated-b300 --dry-run", err=True)
+        there = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+        click.echo(f"next: {there}autotuner tune simulated-b300 --space sglang-kimi-k26 --dry-run", err=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,21 @@ def test_init_writes_once_and_keeps_after(tmp_path: Path) -> None:
     second = CliRunner().invoke(cli, ["init", str(tmp_path / "here")])
     assert f"kept     {tmp_path / 'here' / 'hosts' / 'b300.yaml'} (it was there already)\n" in second.stdout
     assert second.stderr == "0 files written, 15 kept\n"
+
+
+@pytest.mark.parametrize("name", [".", "a folder"])
+def test_what_init_says_to_do_next_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    next_line = CliRunner().invoke(cli, ["init", name]).stderr.splitlines()[-1].removeprefix("next: ")
+    bin_folder = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-c", next_line],
+        env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "baseline" in done.stdout) == (0, True), done.stderr
 
 
 def test_the_commands_load_nothing_heavy_until_they_run() -> None:
