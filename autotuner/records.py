@@ -62,6 +62,8 @@ class StudyMeta:
     tool: str
     workloads: tuple[Workload, ...]
     """Of the latest run; trials are derived for others from the same cells."""
+    host_document: dict[str, Any] | None = None
+    """The host file at the latest run, so that recommendations need no other file; studies of the first versions have none."""
     schema: int = SCHEMA
 
     @property
@@ -71,6 +73,31 @@ class StudyMeta:
 
 
 _META = TypeAdapter(StudyMeta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What ``results.jsonl`` holds: the launches, and what of it could not be used."""
+
+    path: Path
+    trials: tuple[TrialRecord, ...]
+    """In order; of two with one number the first, whose requests the folder of that number holds."""
+    unread: int
+    """Lines that are no record of a launch."""
+    repeated: tuple[int, ...]
+    """Launch numbers that come again."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for everything that was left out."""
+        told = []
+        if self.unread:
+            lines = "1 line" if self.unread == 1 else f"{self.unread} lines"
+            told.append(f"{self.path}: {lines} could not be read and count as no launch")
+        if self.repeated:
+            numbers = ", ".join(map(str, self.repeated))
+            told.append(f"{self.path}: more than one record of launch {numbers}: the first counts")
+        return tuple(told)
 
 
 class RecordStore:
@@ -83,6 +110,15 @@ class RecordStore:
     def database(self) -> Path:
         """Optuna's database."""
         return self.folder / "study.db"
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a study, sound or damaged."""
+        return self._results.exists() or (self.folder / "meta.json").exists()
+
+    @property
+    def _results(self) -> Path:
+        return self.folder / "results.jsonl"
 
     @contextlib.contextmanager
     def lock(self, holder: str) -> Iterator[None]:
@@ -109,13 +145,19 @@ class RecordStore:
     def read_meta(self) -> StudyMeta | None:
         """What the study is, or ``None`` for a study that does not exist yet.
 
-        Raises ``Refused`` when a newer version of the tool wrote it, ``StopStudy`` when it cannot be read.
+        Raises ``Refused`` when a newer version of the tool wrote it or when there are results without it, ``StopStudy`` when it cannot
+        be read.
         """
         path = self.folder / "meta.json"
         try:
             text = path.read_bytes()
             raw = json.loads(text)
         except FileNotFoundError:
+            if self._results.exists():
+                raise Refused(
+                    f"{path} is missing: on what the results beside it were measured is not known",
+                    hint="restore the file from a backup, or start over with --new-study; the results are kept",
+                ) from None
             return None
         except (OSError, ValueError) as error:
             raise StopStudy(
@@ -141,7 +183,7 @@ class RecordStore:
     def append(self, record: TrialRecord) -> None:
         """Keep a launch for good: the line is on the disk when this returns."""
         line = _TRIAL.dump_json(record) + b"\n"
-        path = self.folder / "results.jsonl"
+        path = self._results
         with _disk_errors(path):
             # One write: a torn line can only be the last one, and the reader skips it.
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -157,7 +199,28 @@ class RecordStore:
 
     def trials(self) -> tuple[TrialRecord, ...]:
         """Every launch, in order. A line torn by a power cut is left out; the launch is then asked again."""
-        return tuple(_parse(self.folder / "results.jsonl"))
+        return self.read().trials
+
+    def read(self) -> Reading:
+        """Every launch, and what could not be used of the file. Raises ``StopStudy`` when the file cannot be read."""
+        try:
+            lines = self._results.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            lines = []
+        except OSError as error:
+            raise StopStudy(f"{self._results}: cannot be read: {error.strerror}", hint="check owner and mode of the file (ls -l)") from None
+        found: dict[int, TrialRecord] = {}
+        unread, repeated = 0, []
+        for line in filter(bytes.strip, lines):
+            try:
+                record = _TRIAL.validate_json(line)
+            except ValidationError:
+                unread += 1
+                continue
+            if record.number in found:
+                repeated.append(record.number)
+            found.setdefault(record.number, record)
+        return Reading(path=self._results, trials=tuple(found.values()), unread=unread, repeated=tuple(sorted(set(repeated))))
 
     def write_cell(self, number: int, key: str, records: Iterable[RequestRecord]) -> None:
         """Keep the raw requests of one cell, compressed."""
@@ -180,9 +243,12 @@ class RecordStore:
 
 
 def studies(state: Path) -> tuple[RecordStore, ...]:
-    """Every study under a state folder, oldest first."""
-    found = [path.parent for path in (state / "studies").glob("*/meta.json")]
-    return tuple(RecordStore(folder) for folder in sorted(found, key=lambda folder: (folder / "meta.json").stat().st_mtime))
+    """Every study under a state folder, oldest first; also those whose files are damaged."""
+    found: dict[Path, float] = {}
+    for name in ("results.jsonl", "meta.json"):
+        for path in (state / "studies").glob(f"*/{name}"):
+            found[path.parent] = path.stat().st_mtime
+    return tuple(RecordStore(folder) for folder in sorted(found, key=lambda folder: found[folder]))
 
 
 def trial_json(record: TrialRecord) -> dict[str, object]:
@@ -208,15 +274,3 @@ def _ends_torn(path: Path) -> bool:
             return False
         stream.seek(-1, os.SEEK_END)
         return stream.read(1) != b"\n"
-
-
-def _parse(path: Path) -> Iterator[TrialRecord]:
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            yield _TRIAL.validate_json(line)
-        except ValidationError:
-            continue

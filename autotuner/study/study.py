@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from autotuner.records import RecordStore
 from autotuner.study.codec import Facts, distribution, parameters_of
 from autotuner.study.sampling import Proposer
 
+_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM")
+"""Names of what SQLite says of a disk or a machine that refuses; the others say that the file is no sound database of Optuna's."""
 _NUMBER, _PHASE, _DIGEST = "launch", "phase", "configuration"
 
 
@@ -212,10 +215,15 @@ class _storage_errors:  # noqa: N801 - reads as a statement: with _storage_error
             ) from error
         if error is not None and (isinstance(error, optuna.exceptions.StorageInternalError) or _is_sqlalchemy(error)):
             cause = getattr(error.__cause__ or error, "orig", None) or error.__cause__ or error
-            raise AutotunerError(
-                f"{self._path}: {cause}",
-                hint="free some space or mend the disk, then start the same command again: results are safe in results.jsonl beside it",
-            ) from error
+            raise AutotunerError(f"{self._path}: {cause}", hint=self._hint(cause)) from error
+
+    def _hint(self, cause: object) -> str:
+        if getattr(cause, "sqlite_errorname", "SQLITE_FULL").startswith(_DISK):
+            return "free some space or mend the disk, then start the same command again: results are safe in results.jsonl beside it"
+        # A journal that stays behind would be played back into the new database.
+        files = [path for path in (self._path, self._path.with_name(f"{self._path.name}-journal")) if path.exists()]
+        moves = " && ".join(shlex.join(["mv", str(path), f"{path}.damaged"]) for path in files)
+        return f"move it aside with `{moves}`, then start the same command again: it is rebuilt from results.jsonl beside it"
 
 
 def _is_sqlalchemy(error: BaseException) -> bool:

@@ -27,7 +27,7 @@ def locate(state: Path, name: str, *, new: bool = False) -> RecordStore:
     """The newest study of this name, or with ``new`` the place of the next one (``NAME``, ``NAME.2``, ``NAME.3`` …)."""
     folder = state / "studies"
     number = 1
-    while (folder / _numbered(name, number) / "meta.json").exists():
+    while RecordStore(folder / _numbered(name, number)).present:
         number += 1
     return RecordStore(folder / _numbered(name, number if new else max(1, number - 1)))
 
@@ -42,9 +42,10 @@ def open_study(
     found = store.read_meta()
     fingerprint = facts.fingerprint
     digest = space_digest(space)
+    document = host.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if found is not None:
         _refuse_incomparable(found, fingerprint, digest, store)
-        meta = replace(found, workloads=workloads, facts=facts.names(), driver=facts.driver)
+        meta = replace(found, workloads=workloads, facts=facts.names(), driver=facts.driver, host_document=document)
     else:
         meta = StudyMeta(
             study=store.folder.name,
@@ -59,6 +60,7 @@ def open_study(
             created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             tool=f"autotuner {autotuner.__version__}",
             workloads=workloads,
+            host_document=document,
         )
     store.write_meta(meta)
     return Study(store, space=space, facts=facts.names(), workloads=workloads, seed=seed), meta, found is not None

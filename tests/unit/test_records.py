@@ -101,3 +101,45 @@ def test_a_study_is_held_by_one_process_and_named(tmp_path):
         pass
     with kept.lock("bob"):
         pass
+
+
+def test_lines_that_are_no_record_are_counted_and_told(tmp_path):
+    kept = store(tmp_path)
+    for number in range(3):
+        kept.append(b.measured(number, b.config(block=number), (1.0, 2.0, 3.0)))
+    assert kept.read().warnings == ()
+    path = kept.folder / "results.jsonl"
+    first, second, third = path.read_bytes().splitlines()
+    bogus = second.replace(b'"outcome":"measured"', b'"outcome":"bogus"')
+    assert bogus != second
+    path.write_bytes(b"\n".join([first, b"garbage", bogus, b"", third, b""]))
+    reading = kept.read()
+    assert [record.number for record in reading.trials] == [0, 2]
+    assert reading.warnings == (f"{path}: 2 lines could not be read and count as no launch",)
+
+
+def test_of_two_records_of_one_launch_the_first_counts_and_that_is_told(tmp_path):
+    kept = store(tmp_path)
+    first, second = b.measured(0, b.config(), (1.0, 2.0, 3.0)), b.measured(0, b.config(), (9.0, 9.0, 9.0))
+    for record in (first, second):
+        kept.append(record)
+    assert kept.trials() == (first,)
+    (told,) = kept.read().warnings
+    assert "more than one record of launch 0: the first counts" in told
+
+
+def test_results_that_cannot_be_read_stop_with_a_sentence(tmp_path):
+    kept = store(tmp_path)
+    (kept.folder / "results.jsonl").mkdir()
+    with pytest.raises(StopStudy, match=r"results\.jsonl: cannot be read"):
+        kept.trials()
+
+
+def test_results_without_their_meta_file_are_not_adopted(tmp_path):
+    kept = store(tmp_path)
+    assert kept.read_meta() is None
+    kept.append(b.measured(0, b.config(), (1.0, 2.0, 3.0)))
+    with pytest.raises(Refused, match=r"meta\.json is missing") as caught:
+        kept.read_meta()
+    assert "--new-study" in caught.value.hint
+    assert [found.folder for found in studies(tmp_path)] == [kept.folder]

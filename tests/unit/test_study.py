@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 
 import optuna
 import pytest
@@ -204,3 +205,36 @@ def test_nothing_of_optuna_is_printed(store, capfd):
     opened(store)
     assert capfd.readouterr() == ("", "")
     assert optuna.logging.get_verbosity() == optuna.logging.WARNING
+
+
+def test_results_without_their_meta_file_leave_the_name_to_the_damaged_study(store):
+    store.append(b.measured(0, DFLASH, (100.0, 50.0, 3000.0)))
+    state = store.folder.parents[1]
+    assert locate(state, store.folder.name).folder == store.folder
+    assert locate(state, store.folder.name, new=True).folder == store.folder.with_name(f"{store.folder.name}.2")
+
+
+def spoil_bytes(path):
+    path.write_bytes(b"no database at all, " * 100)
+
+
+def spoil_tables(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("drop table trials")
+    connection.close()
+
+
+@pytest.mark.parametrize("spoil", [spoil_bytes, spoil_tables])
+def test_a_damaged_database_is_moved_aside_by_the_command_of_the_hint_and_rebuilt(store, spoil):
+    study = opened(store)
+    study.start(0, DFLASH, Phase.SEED)
+    study.tell(b.measured(0, DFLASH, (100.0, 50.0, 3000.0)))
+    spoil(store.database)
+    store.folder.joinpath("study.db-journal").touch()
+    with pytest.raises(AutotunerError) as caught:
+        opened(store)
+    assert str(store.database) in caught.value.message
+    command = caught.value.hint.split("`")[1]
+    subprocess.run(["sh", "-ec", command], check=True)
+    (trial,) = in_database(store)
+    assert trial.values == pytest.approx([100.0, 50.0, 3000.0])
