@@ -141,6 +141,8 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
             study, meta, resumed = open_study(
                 store, host=plan.host, space=plan.space, facts=there.facts, workloads=there.workloads, seed=plan.seed
             )
+            for text in store.read().warnings:
+                listener(Notice(level="warning", message=text))
             listener(
                 StudyOpened(
                     study=meta.study,
@@ -260,7 +262,8 @@ def _what_to_measure(plan: NightPlan, facts: HostFacts) -> tuple[tuple[Workload,
 def _refuse_unserved(plan: NightPlan, served: int) -> None:
     """Name what was asked for and does not fit, rather than to measure something else. Raises ``UsageError``."""
     limit = f"{plan.host.name} serves {served} tokens, prompt and answer together"
-    if not plan.workloads and plan.output_tokens >= served:
+    builtin = not plan.workloads or any(isinstance(item, str) for item in plan.workloads)
+    if builtin and plan.output_tokens >= served:
         raise UsageError(f"--output-tokens {plan.output_tokens} does not fit: {limit}", hint=f"give less than {served}")
     longest = served - plan.output_tokens
     unserved = [str(context) for context in plan.contexts if context > longest]
