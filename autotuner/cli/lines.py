@@ -109,7 +109,7 @@ class Progress:
         """Where it is after this event."""
         match event:
             case StudyOpened():
-                return replace(self, simulated=event.simulated)
+                return replace(self, simulated=event.simulated, best=event.best, infeasible=event.infeasible)
             case TrialStarted():
                 return replace(self, running=event, detail="")
             case StageReached():

@@ -17,7 +17,7 @@ class Phase(enum.StrEnum):
     BASELINE = "baseline"
     SEED = "seed"
     CONTROL = "control"
-    """The no-speculation control that every study holds."""
+    """What a speed-up is measured against: speculation switched off, and for trees the same draft as a plain chain."""
     SEARCH = "search"
     PREDICTED = "predicted"
     """Best by the regression model, measured before it may be recommended."""
@@ -34,6 +34,9 @@ class StudyOpened:
     """Launches already there."""
     workloads: tuple[str, ...]
     simulated: bool
+    best: Mapping[str, float] = field(default_factory=dict)
+    """Workload → best ratio to the baseline so far."""
+    infeasible: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,14 @@ def test_the_headline_is_trial_time_left_best_and_infeasible() -> None:
     assert progress.headline(since_s=60) == "trial 17/60 · 2h40 left · best latency ×1.42, throughput ×2.10 · 3 infeasible"
 
 
+def test_a_resumed_run_shows_the_best_so_far_before_its_first_trial_ended() -> None:
+    opened = StudyOpened(
+        study="ct200", resumed=True, trials=16, workloads=("latency",), simulated=False, best={"latency": 1.42}, infeasible=3
+    )
+
+    assert Progress().after(opened).after(started()).headline() == "trial 17/60 · 2h41 left · best latency ×1.42 · 3 infeasible"
+
+
 def test_the_headline_leaves_out_what_is_not_known() -> None:
     assert Progress().headline() == "getting ready"
     assert Progress().after(started(done=0, planned=None, eta_s=None)).headline() == "trial 1"
