@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from autotuner.discover import gpus
 from autotuner.discover.discovery import disk_free
+from autotuner.discover.flags import check_flags
 from autotuner.discover.ports import Listener, listener_on, looks_like_engine
 from autotuner.discover.tenancy import tenant_of
 from autotuner.errors import AutotunerError
@@ -30,7 +31,7 @@ _BUILD_PROBE = (
 
 
 def preflight(host: Host, facts: HostFacts, transport: Transport, *, space: SearchSpace | None = None) -> tuple[Check, ...]:
-    """One check a subject, failures with a hint. With a ``space`` the drafter is also checked against what the space asks for."""
+    """One check a subject, failures with a hint. With a ``space`` its flags and what it asks of the drafter are checked, too."""
     try:
         host_side = HostSide(transport, pythons=("python3", host.engine.python))
         state = host_side.state
@@ -45,6 +46,7 @@ def preflight(host: Host, facts: HostFacts, transport: Transport, *, space: Sear
         lambda: (_disk(host, state, transport),),
         lambda: (_port(host, listener),),
         lambda: _drafter(facts, host, space),
+        lambda: check_flags(host, facts.build, space),
     ]
     if host.simulate is None:
         parts += [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zoneinfo
 
 from autotuner.documents.source import Path, Source
+from autotuner.engines.sglang import reserved
 from autotuner.model.facts import FACT_NAMES
 from autotuner.model.host import secret_like
 from autotuner.model.near import did_you_mean, near
@@ -19,6 +20,7 @@ def check_host(source: Source) -> None:
     _window(source)
     _production(source)
     _simulation(source)
+    _own_flags(source)
     for name in source.mapping("expect"):
         if name not in FACT_NAMES:
             source.error(("expect", name), f"there is no fact '{name}' to expect", did_you_mean(name, FACT_NAMES), key=True)
@@ -73,6 +75,16 @@ def _paths(source: Source) -> None:
         source.error(
             ("engine", "python"), f"'python' must be a program name or an absolute path, but is the text '{python}'", "write it from / on"
         )
+
+
+def _own_flags(source: Source) -> None:
+    """Report arguments that are written from other keys of the document."""
+    if source.get("engine", "name") != "sglang":
+        return
+    for index, word in enumerate(source.items("engine", "args")):
+        key = reserved.host_word(word) if isinstance(word, str) else None
+        if key is not None:
+            source.error(("engine", "args", index), f"{word} is set by the tuner, from {key}", f"remove it with its value, and write {key}")
 
 
 def _window(source: Source) -> None:

@@ -8,6 +8,7 @@ from autotuner.documents.concept_rules import check_concepts
 from autotuner.documents.expression_rules import check_expressions
 from autotuner.documents.satisfiability import Contradiction, DeadChoice, Search
 from autotuner.documents.source import Path, Source
+from autotuner.engines.sglang import reserved
 from autotuner.model.document import Scalar, written
 from autotuner.model.expressions import Expression
 from autotuner.model.legality import broken, canonical, contains, domain
@@ -18,12 +19,23 @@ def check_space(source: Source, space: SearchSpace | None) -> None:
     """Report everything; what needs a whole space is left out when ``space`` is ``None`` because its values are wrong."""
     check_concepts(source)
     usable = check_expressions(source)
-    if space is None or not usable:
+    if space is None:
+        return
+    _reserved_flags(source, space)
+    if not usable:
         return
     if not _unsatisfiable(source, space):
         for index, seed in enumerate(space.seeds):
             _check_point(source, space, ("seeds", index), seed, "error")
         _check_point(source, space, ("baseline",), space.baseline, "warning")
+
+
+def _reserved_flags(source: Source, space: SearchSpace) -> None:
+    """Report flags under ``raw:`` that would override the tuner or a concept."""
+    for name, value in space.raw.items() if space.engine == "sglang" else ():
+        wrong = reserved.raw_entry(name, value, space)
+        if wrong is not None:
+            source.error(("raw", name), *wrong, key=True)
 
 
 def _unsatisfiable(source: Source, space: SearchSpace) -> bool:

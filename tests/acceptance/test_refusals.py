@@ -116,3 +116,15 @@ def test_a_lost_database_costs_no_launch(copy: Lab) -> None:
 
     assert again.code == 0, again.err
     assert copy.trials() == before
+
+
+def test_a_flag_that_the_build_does_not_have_is_refused_once_and_before_the_first_launch(lab: Lab) -> None:
+    lab.write_space(raw={"schedule-polcy": "fcfs"})
+    said = "has no flag --schedule-polcy (raw of search space small), did you mean --schedule-policy?"
+
+    assert_refused(lab.tune(), said, "raw of search space small")
+    assert_refused(lab.tune("--dry-run"), said, "raw of search space small")
+    doctor = lab.run("doctor", lab.host_file, "--space", lab.space_file)
+
+    assert (doctor.code, said in doctor.out) == (1, True)
+    assert not lab.state.exists()

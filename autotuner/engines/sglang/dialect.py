@@ -16,6 +16,8 @@ from typing import Any
 from autotuner.engines.sglang.argv import Group, split
 from autotuner.errors import UsageError
 from autotuner.model.document import Scalar
+from autotuner.model.host import Host
+from autotuner.model.space import SearchSpace
 
 VALUE = "{}"
 DRAFTER = "{drafter}"
@@ -119,6 +121,12 @@ def choose(flags: Iterable[str]) -> Dialect:
     known = set(flags)
     marked = [dialect for dialect in map(load, names()) if dialect.detect and known.issuperset(dialect.detect)]
     return max(marked, key=lambda dialect: len(dialect.detect), default=load("sglang"))
+
+
+def of(host: Host, space: SearchSpace | None, flags: Iterable[str]) -> Dialect:
+    """The one that the space or the host names, else the one that fits the flags. Raises ``UsageError`` as ``load`` does."""
+    named = (space.dialect if space else None) or host.engine.dialect
+    return load(named) if named else choose(flags)
 
 
 def _table(name: str) -> dict[str, Any]:

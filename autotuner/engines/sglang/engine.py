@@ -8,7 +8,7 @@ from typing import ClassVar
 from autotuner.engines.base import Counters, Endpoints, Engine
 from autotuner.engines.sglang import argv as command_line
 from autotuner.engines.sglang import dialect as dialects
-from autotuner.engines.sglang import failures, metrics, probe, readback, reading, render, stages
+from autotuner.engines.sglang import failures, metrics, probe, readback, reading, render, reserved, stages
 from autotuner.model.configuration import Configuration
 from autotuner.model.document import Scalar
 from autotuner.model.facts import EngineBuild, HostFacts
@@ -24,7 +24,7 @@ class SglangEngine(Engine):
 
     name = "sglang"
     endpoints = Endpoints(ready="/health_generate", info="/server_info", metrics="/metrics", flush="/flush_cache")
-    measuring_flags: tuple[str, ...] = ("--enable-metrics", "--enable-cache-report")
+    measuring_flags: tuple[str, ...] = reserved.MEASURING
     modules: ClassVar[tuple[str, ...]] = ("sglang.launch_server",)
     """Modules after ``-m`` that are this engine's server, in a running command line."""
 
@@ -46,7 +46,7 @@ class SglangEngine(Engine):
         ``engine.args`` of the host stand before the concepts, so that what is searched wins where both name a flag (the last counts).
         """
         build = facts.build
-        dialect = self._dialect(host, space, build.flags)
+        dialect = dialects.of(host, space, build.flags)
         parts = {
             "the tuner's own": self._address(host),
             f"engine.args of host {host.name}": host.engine.args,
@@ -66,7 +66,7 @@ class SglangEngine(Engine):
         prefix = {group.flag for group in command_line.split(self.command(host)[1:])}
         args = command_line.after_command(argv, self.modules)
         groups = [group for group in reading.own_groups(args, host, self.measuring_flags) if group.flag not in prefix]
-        return reading.read(groups, self._dialect(host, None, [group.flag for group in groups]))
+        return reading.read(groups, dialects.of(host, None, [group.flag for group in groups]))
 
     def stage_of(self, line: str) -> Stage | None:
         """The stage that a log line marks the arrival at, if any."""
@@ -97,8 +97,3 @@ class SglangEngine(Engine):
         args += ["--served-model-name", host.model.served_name] if host.model.served_name else []
         args += ["--context-length", str(host.model.context_length)] if host.model.context_length else []
         return tuple(args)
-
-    def _dialect(self, host: Host, space: SearchSpace | None, flags: Sequence[str] | Mapping[str, object]) -> dialects.Dialect:
-        """The one that the space or the host names, else the one that fits the flags."""
-        named = (space.dialect if space else None) or host.engine.dialect
-        return dialects.load(named) if named else dialects.choose(flags)

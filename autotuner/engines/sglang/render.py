@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from autotuner.engines.sglang.argv import Group, resolve, split
 from autotuner.engines.sglang.dialect import DRAFTER, VALUE, Dialect, Form, Word, load, names
@@ -43,28 +43,35 @@ def check_args(args: Sequence[str], dialect: Dialect, build: EngineBuild, origin
 
     Raises ``InfeasibleConfig`` that names the near miss.
     """
+    for found in refusals(args, dialect, build, origin):
+        raise found
+
+
+def refusals(args: Sequence[str], dialect: Dialect, build: EngineBuild, origin: str) -> Iterator[InfeasibleConfig]:
+    """One for every flag and every value that the build does not have."""
     for group in split(args):
         flag = resolve(group.flag, build.flags)
-        if flag is None:
-            raise refusal(
-                "unknown-flag",
-                f"{build.engine} {build.version} has no flag {group.flag} ({origin})",
-                _meant(near_misses(group.flag, build.flags, dialect.renames), "the build's --help page lists what it accepts"),
-                flag=group.flag,
-            )
-        _check_choices(flag, group, build)
+        if flag is not None:
+            yield from _wrong_choices(flag, group, build, origin)
+            continue
+        meant = _meant(near_misses(group.flag, build.flags, dialect.renames), "")
+        yield refusal(
+            "unknown-flag",
+            f"{build.engine} {build.version} has no flag {group.flag} ({origin}){meant and f', {meant}'}",
+            meant or "the build's --help page lists what it accepts",
+            flag=group.flag,
+        )
 
 
-def _check_choices(flag: str, group: Group, build: EngineBuild) -> None:
+def _wrong_choices(flag: str, group: Group, build: EngineBuild, origin: str) -> Iterator[InfeasibleConfig]:
     choices = build.flags[flag]
     for value in group.values if choices else ():
         if value not in choices:
-            known = near_misses(value, choices)
-            meant = f"did you mean {known[0]}? " if known else ""
-            raise refusal(
+            meant = _meant(near_misses(value, choices)[:1], "")
+            yield refusal(
                 "unknown-choice",
-                f"{flag} of {build.engine} {build.version} does not take {value!r}",
-                f"{meant}it takes {', '.join(choices)}",
+                f"{flag} of {build.engine} {build.version} does not take {value!r} ({origin}){meant and f', {meant}'}",
+                f"{meant and f'{meant} '}it takes {', '.join(choices)}",
                 flag=flag,
             )
 
