@@ -37,14 +37,15 @@ def listener(
     tty: bool,
     color: bool = True,
     metrics: Mapping[str, str] | None = None,
+    simulated: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Watcher:
     """The listener that fits the stream; use it as a context manager so that a terminal is left as it was.
 
-    ``metrics``: workload → name of its objective metric, for units.
+    ``metrics``: workload → name of its objective metric, for units. ``simulated``: of the host, for events before a study is open.
     """
     if json:
-        return JsonLines(stream)
+        return JsonLines(stream, simulated=simulated)
     if tty:
         return LiveDisplay(stream, metrics=metrics or {}, color=color, clock=clock)
     return PlainLines(stream, metrics=metrics or {})
@@ -63,9 +64,9 @@ class _Open:
 class JsonLines(_Open):
     """One JSON object per event; every one says whether it is simulated."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, simulated: bool) -> None:
         self._stream = stream
-        self._simulated = False
+        self._simulated = simulated
 
     def __call__(self, event: Event) -> None:
         """Write the event."""

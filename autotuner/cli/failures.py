@@ -6,66 +6,89 @@ anything foreseeable; for everything else it goes to a file whose path is shown.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import platform
 import sys
 import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 import autotuner
 from autotuner import disk
-from autotuner.cli.options import default_state_dir
+from autotuner.cli.options import ErrorForm, default_state_dir
 from autotuner.errors import AutotunerError, Interrupted, InvalidDocument
 
 INTERRUPTED = Interrupted.exit_code
 
 
-def report(error: BaseException) -> int:
-    """Say on standard error what went wrong; returns the exit code."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """An error as a person reads it."""
+
+    message: str
+    hint: str | None = None
+    code: int
+    title: str = "error: "
+
+
+def report(error: BaseException, form: ErrorForm | None = None) -> int:
+    """Say on standard error what went wrong; returns the exit code. Where the command prints JSON events, so is the error."""
+    told = _told(error)
+    if form is not None and form.json:
+        _say(json.dumps(_event(told, form), ensure_ascii=False))
+    else:
+        _say(told.title + told.message + (f"\nhint: {told.hint}" if told.hint else ""))
+    return told.code
+
+
+def _event(told: Told, form: ErrorForm) -> dict[str, object]:
+    return {"event": "Error", "message": told.message, "hint": told.hint, "exit_code": told.code, "simulated": form.simulated}
+
+
+def _told(error: BaseException) -> Told:
     match error:
         case InvalidDocument():
-            _say(str(error))
-            return error.exit_code
+            return Told(message=str(error), code=error.exit_code, title="")
         case AutotunerError():
-            _say(f"error: {error.message}", error.hint)
-            return error.exit_code
+            return Told(message=error.message, hint=error.hint, code=error.exit_code)
         case click.ClickException():
             return _usage(error)
         case click.Abort() | KeyboardInterrupt():
-            _say("interrupted")
-            return INTERRUPTED
+            return Told(message="interrupted", code=INTERRUPTED, title="")
         case OSError() if disk.foreseen(error):
-            return report(disk.refused("use", error.filename, error))
+            return _told(disk.refused("use", error.filename or "a file or standard output", error))
         case _:
             return _unexpected(error)
 
 
-def _say(message: str, hint: str | None = None) -> None:
-    click.echo(f"{message}\nhint: {hint}" if hint else message, err=True)
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # where standard error takes nothing, the exit code still says it
+        click.echo(text, err=True)
 
 
-def _usage(error: click.ClickException) -> int:
+def _usage(error: click.ClickException) -> Told:
     message = error.format_message()
     context = getattr(error, "ctx", None)
     hint = f"`{context.command_path} --help` lists what can be given" if context is not None else None
-    _say(f"error: {message[:1].lower()}{message[1:].rstrip('.')}", hint)
-    return error.exit_code
+    return Told(message=f"{message[:1].lower()}{message[1:].rstrip('.')}", hint=hint, code=error.exit_code)
 
 
-def _unexpected(error: BaseException) -> int:
-    summary = f"error: unexpected {type(error).__name__}: {' '.join(str(error).split())[:300] or 'no message'}"
+def _unexpected(error: BaseException) -> Told:
+    summary = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300] or 'no message'}"
     text = _debug_text(error)
     try:
         path = _write_debug(text)
     except OSError:
-        _say(f"{text}\n{summary}", "this is a bug in autotuner: please report it with the traceback above")
-        return 1
-    _say(summary, f"this is a bug in autotuner: please report it with `{path}` (read it first: it holds the command line)")
-    return 1
+        _say(text)
+        return Told(message=summary, hint="this is a bug in autotuner: please report it with the traceback above", code=1)
+    hint = f"this is a bug in autotuner: please report it with `{path}` (read it first: it holds the command line)"
+    return Told(message=summary, hint=hint, code=1)
 
 
 def _debug_text(error: BaseException) -> str:

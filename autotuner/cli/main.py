@@ -13,7 +13,7 @@ import click
 
 import autotuner
 from autotuner.cli import failures
-from autotuner.cli.options import Options, default_state_dir
+from autotuner.cli.options import ErrorForm, Options, default_state_dir
 from autotuner.errors import UsageError
 from autotuner.model.near import near
 
@@ -106,7 +106,8 @@ def cli(ctx: click.Context, state_dir: Path | None, log_level: str, *, no_color:
     """
     color = not (no_color or os.environ.get("NO_COLOR"))
     ctx.color = None if color else False
-    ctx.obj = Options(state_dir=(state_dir or default_state_dir()).absolute(), log_level=log_level, color=color)
+    form = ctx.obj if isinstance(ctx.obj, ErrorForm) else ErrorForm()
+    ctx.obj = Options(state_dir=(state_dir or default_state_dir()).absolute(), log_level=log_level, color=color, errors=form)
     _start_logging(ctx.obj)
 
 
@@ -118,15 +119,38 @@ def _start_logging(options: Options) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; a command's own return value is its exit code when it is a number."""
+    form = ErrorForm()
     try:
-        code = cli.main(None if argv is None else list(argv), prog_name="autotuner", standalone_mode=False)
+        code = cli.main(None if argv is None else list(argv), prog_name="autotuner", standalone_mode=False, obj=form)
+        sys.stdout.flush()  # here, where a full disk still becomes a message
     except SystemExit as error:  # click's own end when the reader of a pipe went away
         return error.code if isinstance(error.code, int) else 1
+    except BrokenPipeError:
+        return 1
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
     except BaseException as error:  # noqa: BLE001 - the last door: everything ends as a message and an exit code
-        return failures.report(error)
+        return failures.report(error, form)
     return code if isinstance(code, int) else 0
 
 
 def main() -> None:
     """Entry point of the ``autotuner`` command."""
-    sys.exit(run())
+    _open_closed_streams()
+    code = run()
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # told already; what is left would be tried, and told, again when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = code or 1
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Lead what the caller closed (``2>&-``) nowhere: else the next file that is opened, a database say, would become standard error."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)  # noqa: FBT003 - positional only
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -10,53 +10,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from autotuner.cli.options import Options
+from autotuner.cli.options import JsonEventsCommand, Numbers, Options, Seconds
 from autotuner.errors import NothingFeasible
 
 if TYPE_CHECKING:
     from autotuner.tuner.night import NightPlan
 
 _DEFAULT_TRIALS = 60
+_MOST_TOKENS = 100_000_000
+"""Beyond every model; what the host serves is told from it once it is known."""
+_MOST_CONCURRENT = 4096
+"""As in a workload's cells."""
 
 
-def _numbers(_context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(sorted({int(part) for part in value.split(",")}))
-    except ValueError:
-        numbers = ()
-    if not numbers or numbers[0] < 1:
-        raise click.BadParameter(f"`{value}` is not a list of whole numbers above zero, like {parameter.default}")
-    return numbers
-
-
-@click.command(short_help="Search a host for its best configurations and write the recommendations.")
+@click.command(cls=JsonEventsCommand, short_help="Search a host for its best configurations and write the recommendations.")
 @click.argument("host")
 @click.option("--space", required=True, help="Search space: a name or a file.")
 @click.option(
     "--workload", "workloads", multiple=True, help="Workload to tune for, a name or a file; may be given again.  [default: all three]"
 )
 @click.option(
-    "--trials", type=click.IntRange(min=1), help=f"Launches, confirmation not counted.  [default: {_DEFAULT_TRIALS} without a time]"
+    "--trials",
+    type=click.IntRange(min=1, max=100_000),
+    help=f"Launches, confirmation not counted.  [default: {_DEFAULT_TRIALS} without a time]",
 )
 @click.option("--until", metavar="HH:MM", help="Be done by this time of day, confirmation included.")
 @click.option("--budget", metavar="DURATION", help="Be done after this long, like 9h or 1h30m.")
-@click.option("--confirm-rounds", type=click.IntRange(min=0), default=4, help="Interleaved launches of baseline and finalists.")
-@click.option("--contexts", default="60,1024,4096", callback=_numbers, help="Prompt lengths of the matrix, in tokens.")
-@click.option("--concurrency", default="1,8,32,64,128", callback=_numbers, help="Requests in flight of the matrix.")
-@click.option("--output-tokens", type=click.IntRange(min=1), default=512, help="Longest answer, in tokens.")
-@click.option("--window", type=click.FloatRange(min=0.1), default=4.0, help="Steady window per cell, in seconds.")
-@click.option("--warmup", type=click.FloatRange(min=0), default=1.5, help="Warm-up per cell at its concurrency, in seconds.")
+@click.option("--confirm-rounds", type=click.IntRange(min=0, max=1000), default=4, help="Interleaved launches of baseline and finalists.")
+@click.option("--contexts", default="60,1024,4096", type=Numbers(_MOST_TOKENS), help="Prompt lengths of the matrix, in tokens.")
+@click.option("--concurrency", default="1,8,32,64,128", type=Numbers(_MOST_CONCURRENT), help="Requests in flight of the matrix.")
+@click.option("--output-tokens", type=click.IntRange(min=1, max=_MOST_TOKENS), default=512, help="Longest answer, in tokens.")
+@click.option("--window", type=Seconds(0.1, 3600), default=4.0, help="Steady window per cell, in seconds.")
+@click.option("--warmup", type=Seconds(0, 3600), default=1.5, help="Warm-up per cell at its concurrency, in seconds.")
 @click.option(
     "--recommendations", type=click.Path(file_okay=False, path_type=Path), default=Path("recommendations"), help="Folder to write into."
 )
 @click.option("--new-study", is_flag=True, help="Start over beside an older study of this host, model and space.")
-@click.option("--seed", type=int, default=0, help="Of the search and of the prompts.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, help="Of the search and of the prompts.")
 @click.option("--dry-run", is_flag=True, help="Print the first command lines and the plan with its hours; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event on standard error, the result on standard output.")
-@click.pass_obj
+@click.pass_context
 def tune(
-    options: Options,
+    context: click.Context,
     host: str,
     *,
     space: str,
@@ -88,7 +85,9 @@ def tune(
     from autotuner.tuner.times import run_seconds
     from autotuner.tuner.tuner import Budget
 
+    options: Options = context.obj
     target = load_host(host)
+    options.errors.simulated = target.simulate is not None
     seconds = run_seconds(target, until=until, budget=budget, now_utc=dt.datetime.now(dt.UTC))
     plan = NightPlan(
         host=target,
@@ -102,6 +101,7 @@ def tune(
         seconds=seconds,
         state=options.state_dir,
         recommendations=recommendations,
+        contexts_asked=context.get_parameter_source("contexts") is not ParameterSource.DEFAULT,
         new_study=new_study,
         seed=seed,
     )
@@ -115,18 +115,21 @@ def _run(plan: NightPlan, *, color: bool, as_json: bool) -> int:
     from autotuner.tuner.stop import StopRequest, on_signals
 
     stop = StopRequest()
-    tty = sys.stderr.isatty() and not as_json
-    with listener(sys.stderr, json=as_json, tty=tty, color=color, metrics=_metrics(plan)) as watch, on_signals(stop, _say):
+    simulated = plan.host.simulate is not None
+    shown = listener(sys.stderr, json=as_json, tty=sys.stderr.isatty(), color=color, metrics=_metrics(plan), simulated=simulated)
+    with shown as watch, on_signals(stop, _say):
         result = run_night(plan, listener=watch, stop=stop, clock=time.monotonic)
     click.echo(json.dumps(summary_json(result), indent=2, ensure_ascii=False) if as_json else summary(result))
     return 0 if result.written else NothingFeasible.exit_code
 
 
 def _dry_run(plan: NightPlan, *, as_json: bool) -> int:
+    from autotuner.cli.console import listener
     from autotuner.cli.summary import preview_json, preview_text
     from autotuner.tuner.preview import preview
 
-    seen = preview(plan, listener=lambda event: _say(getattr(event, "message", "")))
+    with listener(sys.stderr, json=as_json, tty=False, simulated=plan.host.simulate is not None) as watch:
+        seen = preview(plan, listener=watch)
     click.echo(json.dumps(preview_json(seen), indent=2, ensure_ascii=False) if as_json else preview_text(seen))
     return 0
 

@@ -117,6 +117,8 @@ class Night:
             if line.startswith("{"):
                 event = json.loads(line)
                 self.events.append(event)
+                if event["event"] == "Error":
+                    self.said += [f"error: {event['message']}", *([f"hint: {event['hint']}"] if event["hint"] else [])]
                 yield event
             else:
                 self.said.append(line.rstrip("\n"))

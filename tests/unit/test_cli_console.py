@@ -56,6 +56,14 @@ def test_json_is_one_object_per_event_and_each_is_marked_simulated() -> None:
     assert events[3]["outcome"]["failure"]["cause"] == "out of memory [GPU 3]"
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_json_is_marked_simulated_before_the_study_is_open(*, simulated: bool) -> None:
+    stream = io.StringIO()
+    listener(stream, json=True, tty=False, simulated=simulated)(Notice(level="info", message="x"))
+
+    assert json.loads(stream.getvalue())["simulated"] is simulated
+
+
 def test_a_terminal_shows_headline_detail_and_ended_trials_and_is_left_clean() -> None:
     text = shown(tty=True)
 

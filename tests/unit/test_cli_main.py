@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -248,3 +249,84 @@ def test_an_unforeseen_error_that_no_file_takes_is_printed_in_full(
         "error: unexpected ZeroDivisionError: x",
         "hint: this is a bug in autotuner: please report it with the traceback above",
     ]
+
+
+def ended(arguments: str, redirection: str, state: Path) -> subprocess.CompletedProcess[str]:
+    script = f"{sys.executable} -c 'from autotuner.cli.main import main; main()' --state-dir {state} {arguments} {redirection}"
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+
+
+def test_a_disk_that_takes_no_output_is_told_once(tmp_path: Path) -> None:
+    for arguments in ("status --json", "--help"):
+        done = ended(arguments, ">/dev/full", tmp_path)
+
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[0].startswith("error: cannot use a file or standard output: No space left on device")
+        assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_or_full_do_not_disturb_a_command(tmp_path: Path, redirection: str) -> None:
+    done = ended("status --json", redirection, tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("" if ">&- 2" in redirection else "[]\n")
+    assert ended("docter", redirection, tmp_path).returncode == 2
+
+
+def test_no_command_is_answered_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Usage: autotuner ")
+    assert captured.err == ""
+
+
+BAD_NUMBERS = [
+    ("--concurrency", "100000000", "100000000 is above the limit of 4096"),
+    ("--contexts", "999999999", "999999999 is above the limit of 100000000"),
+    ("--contexts", "60,many", "`60,many` is not a list of whole numbers above zero, like 60,1024,4096"),
+    ("--output-tokens", "999999999", "999999999 is not in the range 1<=x<=100000000"),
+    ("--window", "nan", "`nan` is not a number of seconds from 0.1 to 3600"),
+    ("--window", "inf", "`inf` is not a number of seconds from 0.1 to 3600"),
+    ("--window", "1e300", "`1e300` is not a number of seconds from 0.1 to 3600"),
+    ("--warmup", "nan", "`nan` is not a number of seconds from 0 to 3600"),
+    ("--warmup", "-1", "`-1` is not a number of seconds from 0 to 3600"),
+    ("--trials", "100001", "100001 is not in the range 1<=x<=100000"),
+    ("--seed", "-1", "-1 is not in the range"),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "message"), BAD_NUMBERS)
+def test_numbers_that_nobody_means_are_refused_with_the_limit(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, message: str
+) -> None:
+    assert run(["tune", "lab", "--space", "small", option, value]) == 2
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"error: invalid value for '{option}': {message}")
+    assert second == "hint: `autotuner tune --help` lists what can be given"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "simulated"),
+    [
+        (["no-such-host", "--space", "sglang-kimi-k26"], "no-such-host", None),
+        (["simulated-b300", "--space", "sglang-kimi-k26", "--budget", "99999999999h"], "longer than 30 days", True),
+        (["simulated-b300", "--space", "sglang-kimi-k26", "--window", "nan"], "'--window'", None),
+        (["simulated-b300", "--bogus"], "--bogus", None),
+        (["simulated-b300"], "'--space'", None),
+    ],
+)
+def test_a_fatal_error_is_a_json_object_where_the_events_are(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str, *, simulated: bool | None
+) -> None:
+    assert run(["tune", *arguments, "--json"]) == 2
+
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    told = json.loads(line)
+    assert message in told.pop("message")
+    assert told.pop("hint")
+    assert told == {"event": "Error", "exit_code": 2, "simulated": simulated}
+    assert captured.out == ""
