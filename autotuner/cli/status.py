@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotuner.cli.options import Options
-from autotuner.errors import UsageError
+from autotuner.errors import AutotunerError, UsageError
 
 if TYPE_CHECKING:
     from autotuner.model.trial import TrialRecord
-    from autotuner.records import RecordStore, StudyMeta
+    from autotuner.records import Reading, RecordStore, StudyMeta
 
 
 @click.command(short_help="Show the studies, how far they are and where their files lie.")
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 @click.pass_obj
 def status(options: Options, host: str | None, *, paths: bool, as_json: bool) -> int:
     """Show the studies, of HOST only when it is given: how far they are and where their files lie."""
-    rows = [_row(store, meta) for store, meta in found_studies(options.state_dir, host)]
+    found = known_studies(options.state_dir)
+    rows = [_row(study) for study in found if study.error is None and (host is None or study.of_host(host))]
+    broken = [study for study in found if study.error is not None]
+    if broken and not rows and (host is None or any(study.of_host(host) for study in broken)):
+        report_damage(study for study in found if study is not broken[0])
+        raise broken[0].problem
+    report_damage(found)
     if as_json:
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
     elif not rows:
@@ -40,8 +47,8 @@ def status(options: Options, host: str | None, *, paths: bool, as_json: bool) ->
 @click.pass_obj
 def trials(options: Options, study: str, *, as_json: bool) -> int:
     """List the trials of STUDY: its name, or the name of a host for the host's newest study."""
-    store, meta = pick_study(options.state_dir, study)
-    records = store.trials()
+    picked = pick_study(options.state_dir, study)
+    records, meta = picked.trials, picked.meta
     if as_json:
         for record in records:
             click.echo(json.dumps(_trial_json(record, meta), ensure_ascii=False))
@@ -51,32 +58,92 @@ def trials(options: Options, study: str, *, as_json: bool) -> int:
     return 0
 
 
-def found_studies(state: Path, host: str | None = None) -> list[tuple[RecordStore, StudyMeta]]:
-    """Studies under a state folder, oldest first, of one host when it is named (a path to its file will do)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownStudy:
+    """A study under the state folder, read as far as it can be."""
+
+    store: RecordStore
+    found: StudyMeta | None
+    reading: Reading | None
+    error: AutotunerError | None = None
+    """Why it could not be read."""
+
+    @property
+    def name(self) -> str:
+        """Also of a study that could not be read."""
+        return self.found.study if self.found else self.store.folder.name
+
+    @property
+    def problem(self) -> AutotunerError:
+        """Why it could not be read, or that it is not one."""
+        return self.error or AutotunerError(f"{self.store.folder}: no study")
+
+    @property
+    def meta(self) -> StudyMeta:
+        """What it is. Raises why it could not be read."""
+        if self.found is None or self.error is not None:
+            raise self.problem
+        return self.found
+
+    @property
+    def trials(self) -> tuple[TrialRecord, ...]:
+        """Its launches. Raises why they could not be read."""
+        if self.reading is None:
+            raise self.problem
+        return self.reading.trials
+
+    def of_host(self, host: str) -> bool:
+        """Whether it is of a host, named or given as a path to its file; of a broken one the folder's name has to say it."""
+        stem = Path(host).stem
+        return stem == self.found.host if self.found else self.store.folder.name.startswith(f"{stem}--")
+
+
+def known_studies(state: Path) -> list[KnownStudy]:
+    """Studies under a state folder, oldest first, broken ones included."""
     from autotuner.records import studies
 
-    wanted = Path(host).stem if host else None
-    known = [(store, store.read_meta()) for store in studies(state)]
-    return [(store, meta) for store, meta in known if meta is not None and wanted in (None, meta.host)]
+    return [_known(store) for store in studies(state)]
 
 
-def pick_study(state: Path, name: str) -> tuple[RecordStore, StudyMeta]:
-    """A study by its own name, else the newest of a host. Raises ``UsageError``."""
-    known = found_studies(state)
-    by_name = [(store, meta) for store, meta in known if name == meta.study]
-    by_host = [(store, meta) for store, meta in known if Path(name).stem == meta.host]
-    if not by_name and not by_host:
-        names = ", ".join(sorted({meta.study for _, meta in known})) or "none"
+def _known(store: RecordStore) -> KnownStudy:
+    meta, reading = None, None
+    try:
+        meta, reading = store.read_meta(), store.read()
+    except AutotunerError as error:
+        return KnownStudy(store=store, found=meta, reading=reading, error=error)
+    return KnownStudy(store=store, found=meta, reading=reading)
+
+
+def report_damage(found: Iterable[KnownStudy]) -> None:
+    """Say on standard error which studies could not be read, and what of the others: one line each."""
+    for study in found:
+        if study.error is not None:
+            click.echo(f"warning: {study.error.message} (hint: {study.error.hint})", err=True)
+        elif study.reading is not None:
+            for text in study.reading.warnings:
+                click.echo(f"warning: {text}", err=True)
+
+
+def pick_study(state: Path, name: str) -> KnownStudy:
+    """A study by its own name, else the newest of a host; what is damaged is told. Raises ``UsageError``, or why it cannot be read."""
+    known = known_studies(state)
+    chosen = [study for study in known if name == study.name] or [study for study in known if study.of_host(name)]
+    if not chosen:
+        report_damage(known)
+        names = ", ".join(sorted({study.name for study in known})) or "none"
         raise UsageError(
             f"no study named `{name}` and none of a host of that name under {state} (there: {names})", hint="`autotuner status` lists them"
         )
-    return (by_name or by_host)[-1]
+    if chosen[-1].error is not None:
+        raise chosen[-1].error
+    report_damage([study for study in known if study.error is not None or study is chosen[-1]])
+    return chosen[-1]
 
 
-def _row(store: RecordStore, meta: StudyMeta) -> dict[str, object]:
+def _row(study: KnownStudy) -> dict[str, object]:
     from autotuner.model.events import Phase
 
-    records = store.trials()
+    store, meta, records = study.store, study.meta, study.trials
     return {
         "study": meta.study,
         "host": meta.host,
