@@ -14,12 +14,17 @@ from autotuner.model.space import CONCEPTS
 def check_expressions(source: Source) -> bool:
     """Report what is wrong with ``when:`` and ``constraints:``; whether all of them can be used."""
     before = len(source.problems)
-    parsed = {path: expression for path, text in _texts(source) if (expression := _parse(source, path, text)) is not None}
-    for path, expression in parsed.items():
+    found = {path: expression for path, text in _texts(source) if (expression := _parse(source, path, text)) is not None}
+    for path, expression in found.items():
         _check_names(source, path, expression)
         _check_texts(source, path, expression)
-    _check_cycles(source, {str(path[1]): expression for path, expression in parsed.items() if path[0] == "parameters"})
+    _check_cycles(source, {str(path[1]): expression for path, expression in found.items() if path[0] == "parameters"})
     return not any(problem.severity == "error" for problem in source.problems[before:])
+
+
+def parsed(source: Source) -> dict[Path, Expression]:
+    """Every expression of a space in which all of them can be read, by its place."""
+    return {path: Expression.parse(text) for path, text in _texts(source)}
 
 
 def _texts(source: Source) -> Iterator[tuple[Path, str]]:
@@ -36,14 +41,14 @@ def _parse(source: Source, path: Path, text: str) -> Expression | None:
     try:
         expression = Expression.parse(text)
     except ExpressionError as error:
-        source.report(_place(source, path, error.column), f"in the expression: {error.message}", error.hint)
+        source.report(place(source, path, error.column), f"in the expression: {error.message}", error.hint)
         return None
     if not expression.condition:
         source.error(path, f"`{text}` is a value, not a condition", "compare it with something, as in: tp * pp <= gpus")
     return expression
 
 
-def _place(source: Source, path: Path, column: int) -> Mark:
+def place(source: Source, path: Path, column: int) -> Mark:
     """Where a column of an expression is in the file; the beginning of the value where it spans lines."""
     at = source.mark(path)
     offset = source.text_offset.get(path)
@@ -53,14 +58,14 @@ def _place(source: Source, path: Path, column: int) -> Mark:
 def _check_names(source: Source, path: Path, expression: Expression) -> None:
     own = [*source.mapping("parameters"), *source.mapping("fixed")]
     for name in sorted(expression.names - {*own, *FACT_NAMES}):
-        place = _place(source, path, _column(expression.text, name))
+        at = place(source, path, _column(expression.text, name))
         message = f"'{name}' is neither a parameter of this space nor a fact of a host"
         if name in _text_values(source, own):
-            source.report(place, message, f"quote it, since it is a text: '{name}'")
+            source.report(at, message, f"quote it, since it is a text: '{name}'")
         elif name in CONCEPTS:
-            source.report(place, message, f"add '{name}' under parameters: or fixed:, or leave it out of the expression")
+            source.report(at, message, f"add '{name}' under parameters: or fixed:, or leave it out of the expression")
         else:
-            source.report(place, message, did_you_mean(name, [*own, *FACT_NAMES]))
+            source.report(at, message, did_you_mean(name, [*own, *FACT_NAMES]))
 
 
 def _column(text: str, name: str) -> int:
@@ -79,8 +84,8 @@ def _check_texts(source: Source, path: Path, expression: Expression) -> None:
     for text in expression.constants:
         if known and isinstance(text, str) and text not in known:
             hint = did_you_mean(text, known)
-            place = _place(source, path, _column(expression.text, text))
-            source.report(place, f"no parameter in this expression can be '{text}'", hint, severity="warning")
+            at = place(source, path, _column(expression.text, text))
+            source.report(at, f"no parameter in this expression can be '{text}'", hint, severity="warning")
 
 
 def _check_cycles(source: Source, whens: Mapping[str, Expression]) -> None:

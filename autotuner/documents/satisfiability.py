@@ -42,6 +42,16 @@ class DeadChoice:
     because: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impossible:
+    """A constraint (by index) that no value of a parameter meets where the parameter is active."""
+
+    parameter: str
+    constraint: int
+    certain: bool
+    """False where the parameters have more values than were tried."""
+
+
 class _OutOfNodesError(Exception):
     """The search is undecided."""
 
@@ -71,6 +81,14 @@ class Search:
     def can_be_active(self, name: str) -> bool:
         """Whether the ``when:`` of a parameter holds anywhere, constraints apart; true when undecided."""
         return self.possible((), active=name) is not False
+
+    def impossible(self) -> Iterator[Impossible]:
+        """Constraints that rule a parameter out wherever it is active, and so what its ``when:`` speaks of."""
+        for index, requirement in enumerate(self._requirements):
+            for name in self._order:
+                conditional = name in requirement.names and self._space.parameters[name].when is not None
+                if conditional and self.possible([index], active=name) is False:
+                    yield Impossible(parameter=name, constraint=index, certain=self._contradiction([index]).certain)
 
     def dead_choices(self) -> Iterator[DeadChoice]:
         """Choices that no configuration uses because the constraints that speak of the parameter exclude them."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotuner.documents.concept_rules import check_concepts
-from autotuner.documents.expression_rules import check_expressions
-from autotuner.documents.satisfiability import Contradiction, DeadChoice, Search
+from autotuner.documents.decidability import undecidable
+from autotuner.documents.expression_rules import check_expressions, parsed, place
+from autotuner.documents.satisfiability import Contradiction, DeadChoice, Impossible, Search
 from autotuner.documents.source import Path, Source
 from autotuner.engines.sglang import reserved
 from autotuner.model.document import Scalar, written
@@ -22,7 +23,7 @@ def check_space(source: Source, space: SearchSpace | None) -> None:
     if space is None:
         return
     _reserved_flags(source, space)
-    if not usable:
+    if not usable or _undecidable(source, space):
         return
     if not _unsatisfiable(source, space):
         for index, seed in enumerate(space.seeds):
@@ -36,6 +37,25 @@ def _reserved_flags(source: Source, space: SearchSpace) -> None:
         wrong = reserved.raw_entry(name, value, space)
         if wrong is not None:
             source.error(("raw", name), *wrong, key=True)
+
+
+def _undecidable(source: Source, space: SearchSpace) -> bool:
+    """Report comparisons that never come to an answer, whatever the host."""
+    found = False
+    for path, expression in parsed(source).items():
+        for comparison in undecidable(space, expression):
+            found = True
+            source.report(
+                place(source, path, comparison.column),
+                f"a comparison in `{expression}` can never be decided{_of_what(space, comparison.names)}",
+                "compare numbers with numbers and texts with texts, and divide by nothing that is always 0",
+            )
+    return found
+
+
+def _of_what(space: SearchSpace, names: frozenset[str]) -> str:
+    known = [f"{name}: {domain(space.parameters[name])}" for name in sorted(names & space.parameters.keys())]
+    return f" with {'; '.join(known)}" if known else ""
 
 
 def _unsatisfiable(source: Source, space: SearchSpace) -> bool:
@@ -52,7 +72,10 @@ def _unsatisfiable(source: Source, space: SearchSpace) -> bool:
     found = search.contradictions()
     for contradiction in found:
         _report_contradiction(source, space, contradiction)
-    if found or never:
+    impossible = [] if found else [each for each in search.impossible() if each.parameter not in never]
+    for excluded in impossible:
+        _report_impossible(source, space, excluded)
+    if found or never or impossible:
         return True
     for dead in search.dead_choices():
         _report_dead(source, space, dead)
@@ -73,6 +96,19 @@ def _report_contradiction(source: Source, space: SearchSpace, found: Contradicti
     path: Path = ("constraints", found.constraints[-1])
     if found.certain:
         source.error(path, message, "loosen one of the constraints, or widen a parameter in it")
+    else:
+        source.warning(path, f"{message}, among the values tried", "some parameters have too many values to try them all")
+
+
+def _report_impossible(source: Source, space: SearchSpace, found: Impossible) -> None:
+    parameter = space.parameters[found.parameter]
+    message = (
+        f"`{space.requirements()[found.constraint].require}` holds for no {found.parameter} ({domain(parameter)}), "
+        f"so nothing with `{parameter.when}` is ever tried"
+    )
+    path: Path = ("constraints", found.constraint)
+    if found.certain:
+        source.error(path, message, f"loosen the constraint, widen '{found.parameter}', or remove it with what it belongs to")
     else:
         source.warning(path, f"{message}, among the values tried", "some parameters have too many values to try them all")
 

@@ -45,6 +45,15 @@ _WORDS = frozenset({"and", "or", "not", "in"})
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison of an expression, on its own."""
+
+    column: int
+    names: frozenset[str]
+    evaluate: Evaluate
+
+
+@dataclass(frozen=True, slots=True)
 class Expression:
     """A parsed expression. Equal texts are equal expressions."""
 
@@ -55,6 +64,7 @@ class Expression:
     """Numbers and texts that stand in it."""
     condition: bool
     """Whether it can be true or false: ``tp * pp`` cannot."""
+    comparisons: tuple[Comparison, ...]
     _evaluate: Evaluate
 
     @classmethod
@@ -84,7 +94,7 @@ class Expression:
 def _parse(text: str) -> Expression:
     parser = _Parser(text)
     term = parser.whole()
-    return Expression(text, frozenset(parser.names), frozenset(parser.constants), term.condition, term.evaluate)
+    return Expression(text, frozenset(parser.names), frozenset(parser.constants), term.condition, tuple(parser.comparisons), term.evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +102,11 @@ class _Term:
     evaluate: Evaluate
     condition: bool
     """May yield a truth value."""
+    compares: bool = False
 
 
 class _Parser:
-    """Recursive descent over the tokens; ``names`` and ``constants`` fill as it goes."""
+    """Recursive descent over the tokens; ``names``, ``constants`` and ``comparisons`` fill as it goes."""
 
     def __init__(self, text: str) -> None:
         self._tokens = tokens(text)
@@ -103,6 +114,8 @@ class _Parser:
         self._depth = 0
         self.names: set[str] = set()
         self.constants: set[Scalar] = set()
+        self.comparisons: list[Comparison] = []
+        self._read: list[str] = []
 
     @property
     def _next(self) -> Token:
@@ -180,6 +193,13 @@ class _Parser:
         return _Term(lambda values: negate(as_truth(term.evaluate(values))), condition=True)
 
     def comparison(self) -> _Term:
+        column, before = self._next.column, len(self._read)
+        term = self._compared()
+        if term.compares:
+            self.comparisons.append(Comparison(column, frozenset(self._read[before:]), term.evaluate))
+        return term
+
+    def _compared(self) -> _Term:
         first = self.sum()
         if self._next.text in {"in", "not"} and self._next.kind == "name":
             return self._membership(first)
@@ -188,14 +208,14 @@ class _Parser:
             chain.append((token.text, self.sum().evaluate))
         if not chain:
             return first
-        return _Term(lambda values: chained(first.evaluate(values), chain, values), condition=True)
+        return _Term(lambda values: chained(first.evaluate(values), chain, values), condition=True, compares=True)
 
     def _membership(self, first: _Term) -> _Term:
         negated = self._accept("not") is not None
         self._expect("in", "after 'not'")
         self._expect("[", "after 'in'")
         items = self._items("]")
-        return _Term(lambda values: member(first.evaluate(values), items, values, negated=negated), condition=True)
+        return _Term(lambda values: member(first.evaluate(values), items, values, negated=negated), condition=True, compares=True)
 
     def _items(self, close: str) -> list[Evaluate]:
         with self._nested():
@@ -260,6 +280,7 @@ class _Parser:
         if name in {"True", "False"}:
             raise ExpressionError(f"{name!r} is written small", token.column, f"did you mean '{name.lower()}'?")
         self.names.add(name)
+        self._read.append(name)
         return _Term(lambda values: values.get(name), condition=True)
 
     def _call(self, token: Token) -> _Term:
