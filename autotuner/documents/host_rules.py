@@ -6,6 +6,8 @@ import zoneinfo
 
 from autotuner.documents.source import Path, Source
 from autotuner.engines.sglang import reserved
+from autotuner.engines.simulated.names import DRAFTERS, MODELS
+from autotuner.engines.simulated.profile import profile_names
 from autotuner.model.facts import FACT_NAMES
 from autotuner.model.host import secret_like
 from autotuner.model.near import did_you_mean, near
@@ -136,3 +138,12 @@ def _simulation(source: Source) -> None:
         source.error(("engine", "name"), "the simulated engine speaks SGLang's language only", "write name: sglang")
     if source.get("transport", "type") == "ssh":
         source.error(("transport", "type"), "a simulated host runs where the tuner runs", "write type: local")
+    known: dict[Path, tuple[str, tuple[str, ...]]] = {
+        ("model", "path"): ("model", MODELS),
+        ("model", "drafter"): ("drafter", DRAFTERS),
+        ("simulate", "profile"): ("profile", profile_names()),
+    }
+    for path, (what, options) in known.items():
+        value = source.get(*path)
+        if isinstance(value, str) and value not in options:
+            source.error(path, f"the simulated engine knows no {what} '{value}'", did_you_mean(value, options))
