@@ -143,15 +143,6 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
             )
             for text in store.read().warnings:
                 listener(Notice(level="warning", message=text))
-            listener(
-                StudyOpened(
-                    study=meta.study,
-                    resumed=resumed,
-                    trials=len(study.records),
-                    workloads=tuple(workload.name for workload in there.workloads),
-                    simulated=meta.simulated,
-                )
-            )
             runner = Runner(
                 session=session,
                 engine=there.engine,
@@ -174,6 +165,17 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                 clock=clock,
                 deadline_s=deadline,
                 seed=plan.seed,
+            )
+            listener(
+                StudyOpened(
+                    study=meta.study,
+                    resumed=resumed,
+                    trials=len(study.records),
+                    workloads=tuple(workload.name for workload in there.workloads),
+                    simulated=meta.simulated,
+                    best=tuner.best(),
+                    infeasible=tuner.infeasible,
+                )
             )
             tuner.run()
             # Written before the session ends: a host that cannot be restored must not cost the night's result as well.

@@ -244,11 +244,6 @@ class Tuner:
         values = self._study.values(record)
         baseline = self._baseline_values()
         workloads = {workload.name: workload for workload in self._study.workloads}
-        best = {
-            name: max(ratio(workload, value, baseline[name]) for value in found.values())
-            for name, workload in workloads.items()
-            if name in baseline and (found := scored(workload, self._study.records))
-        }
         self._listener(
             TrialEnded(
                 number=record.number,
@@ -258,10 +253,24 @@ class Tuner:
                 elapsed_s=elapsed_s,
                 values=values,
                 versus_baseline={name: ratio(workloads[name], value, baseline[name]) for name, value in values.items() if name in baseline},
-                best=best,
-                infeasible=sum(item.outcome == "infeasible" for item in self._study.records),
+                best=self.best(),
+                infeasible=self.infeasible,
             )
         )
+
+    def best(self) -> dict[str, float]:
+        """Workload → best ratio to the baseline so far."""
+        baseline = self._baseline_values()
+        return {
+            workload.name: max(ratio(workload, value, baseline[workload.name]) for value in found.values())
+            for workload in self._study.workloads
+            if workload.name in baseline and (found := scored(workload, self._study.records))
+        }
+
+    @property
+    def infeasible(self) -> int:
+        """Launches so far of what cannot run here."""
+        return sum(record.outcome == "infeasible" for record in self._study.records)
 
     def _baseline_values(self) -> dict[str, float]:
         """Workload → geometric mean over the baseline's launches."""
