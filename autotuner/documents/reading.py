@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from autotuner.documents import plain, yaml_core
 from autotuner.documents.finding import find
 from autotuner.documents.host_rules import check_host
+from autotuner.documents.recommendation_rules import check_recommendation
 from autotuner.documents.schemas import MODELS, schema
 from autotuner.documents.source import Source
 from autotuner.documents.space_rules import check_space
 from autotuner.documents.wording import shown
-from autotuner.documents.workload_rules import check_recommendation, check_workload
+from autotuner.documents.workload_rules import check_workload
 from autotuner.errors import InvalidDocument, Problem
 from autotuner.model.document import Document
 from autotuner.model.host import Host
@@ -128,8 +129,8 @@ def _workload(source: Source, _: Document | None) -> None:
     check_workload(source)
 
 
-def _recommendation(source: Source, _: Document | None) -> None:
-    check_recommendation(source)
+def _recommendation(source: Source, document: Document | None) -> None:
+    check_recommendation(source, document if isinstance(document, Recommendation) else None)
 
 
 _RULES: dict[str, Callable[[Source, Document | None], None]] = {

@@ -1,8 +1,7 @@
-"""What must hold in a Workload and in a Recommendation beyond the kinds of their values."""
+"""What must hold in a Workload beyond the kinds of its values."""
 
 from __future__ import annotations
 
-from autotuner.documents.host_rules import check_env
 from autotuner.documents.source import Source
 from autotuner.model.measurement import METRICS, Direction
 from autotuner.model.workload import DEFAULT_OUTPUT_TOKENS
@@ -68,8 +67,3 @@ def _ordered_percentiles(source: Source, limits: dict[str, tuple[int, float]]) -
                 f"{metric} of at most {limit:g} ms says nothing: {upper} is limited to {limits[upper][1]:g} ms already",
                 "exchange the two, or remove this one",
             )
-
-
-def check_recommendation(source: Source) -> None:
-    """Report secrets that were written into what is applied."""
-    check_env(source, ("spec", "env"))

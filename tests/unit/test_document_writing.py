@@ -55,7 +55,7 @@ def recommendation(**changes: object) -> Recommendation:
         "apiVersion": "autotuner/v1",
         "kind": "Recommendation",
         "metadata": Subject(name="latency", host="h", workload="latency", model="/m", engine="sglang", engine_version="0.5.17"),
-        "spec": Spec(parameters={"tp": 8, "spec": "off", "graphs": True}, argv=("python", "--tp", "8"), unit="[Unit]\nDescription=x\n"),
+        "spec": Spec(parameters={"tp": 8, "spec": "off", "graphs": True}, argv=("python", "--tp", "8")),
         "evidence": Evidence(
             verdict=Verdict.IMPROVED,
             reason="1.4 × the baseline",
@@ -95,11 +95,12 @@ def test_shipped_documents_survive_the_round_trip(path: Path) -> None:
     assert dump(parse_document(text)) == text
 
 
-@example(parameters={}, argv=[], unit="", env="\x85")
+@example(parameters={}, argv=[], reason="", env="\x85")
 @settings(deadline=None)
-@given(parameters=st.dictionaries(_texts, _scalars, max_size=4), argv=st.lists(_texts, max_size=4), unit=_texts, env=_texts)
-def test_a_recommendation_survives_the_round_trip(parameters: dict, argv: list[str], unit: str, env: str) -> None:
-    document = recommendation(spec=Spec(parameters=parameters, argv=tuple(argv), env={"A": env}, unit=unit))
+@given(parameters=st.dictionaries(_texts, _scalars, max_size=4), argv=st.lists(_texts, max_size=4), reason=_texts, env=_texts)
+def test_a_recommendation_survives_the_round_trip(parameters: dict, argv: list[str], reason: str, env: str) -> None:
+    evidence = recommendation().evidence.model_copy(update={"reason": reason})
+    document = recommendation(spec=Spec(parameters=parameters, argv=tuple(argv), env={"A": env}), evidence=evidence)
     assert parse_document(dump(document)) == document
 
 
@@ -150,7 +151,7 @@ def test_old_readers_see_the_same_values() -> None:
 
 
 def test_a_recommendation_says_what_was_not_checked_and_names_its_schema() -> None:
-    text = dump(recommendation())
+    text = dump(recommendation(spec=Spec(parameters={}, argv=("python",), unit="[Unit]\nDescription=x\n")))
     assert text.startswith("# yaml-language-server: $schema=../../schemas/recommendation.schema.json\n")
     assert "\n  quality: not_checked\n" in text
     assert "\n  simulated: false\n" in text
