@@ -18,7 +18,7 @@ kind: Host
 metadata: {{name: sim}}
 transport: {{type: local}}
 engine: {{name: sglang}}
-model: {{path: /models/Kimi-K2.6, drafter: /models/Kimi-K2.6-DFlash}}
+model: {{path: simulated:kimi-k2.6, drafter: simulated:kimi-k2.6-dflash}}
 service: {{manager: process, production: none}}
 endpoint: {{port: {port}}}
 simulate:
@@ -72,7 +72,7 @@ def test_a_host_that_is_not_there_is_a_wrong_argument(tmp_path: Path, capsys: py
 
 
 def test_a_host_that_this_version_cannot_reach_is_a_failed_check(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    real = host.read_text().split("simulate:")[0]
+    real = host.read_text().split("simulate:\n")[0].replace("simulated:", "/models/")
     host.write_text(real.replace("{type: local}", "{type: ssh, hostname: gpu.example}"))
 
     assert run(["doctor", str(host)]) == 1
