@@ -61,7 +61,7 @@ def compare(
 ) -> Comparison:
     """Compare launches that were interleaved: ``baseline[i]`` and ``candidate[i]`` are of one round.
 
-    With ``MIN_PAIRS`` pairs, a t interval of the paired log ratios, which cancels drift between rounds. With fewer, a t interval from the
+    With ``MIN_PAIRS`` pairs, a t interval of the paired log ratios, which cancels drift between rounds. With fewer, but two at least, a t interval from the
     pooled launch-to-launch variance, if that has enough degrees of freedom. Otherwise no interval: such a result is inconclusive.
     Raises ``ValueError`` when either side is empty or not positive.
     """
@@ -74,7 +74,7 @@ def compare(
         centre, spread, df, method = fmean(logs), stdev(logs) / math.sqrt(pairs), pairs - 1, "paired"
     else:
         centre = fmean(math.log(value) for value in candidate) - fmean(math.log(value) for value in baseline)
-        if pooled is None or pooled.df < MIN_POOLED_DF:
+        if pairs < 2 or pooled is None or pooled.df < MIN_POOLED_DF:
             return Comparison(ratio=math.exp(centre), low=None, high=None, pairs=pairs, method="none")
         spread, df, method = pooled.sd * math.sqrt(1 / len(baseline) + 1 / len(candidate)), pooled.df, "pooled"
     half = float(stdtrit(df, 0.5 + confidence / 2)) * spread

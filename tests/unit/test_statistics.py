@@ -30,6 +30,7 @@ def test_a_pooled_variance_stands_in_for_missing_pairs_only_with_enough_degrees_
     assert thin.df == 2
     assert not compare([100.0, 100.0], [150.0, 151.0], pooled=thin).conclusive
     assert compare([100.0, 100.0], [150.0, 151.0], pooled=thick).method == "pooled"
+    assert not compare([100.0, 100.0], [150.0], pooled=thick).conclusive  # one launch of a configuration says nothing about the next
 
 
 def test_pooled_variance_is_the_root_mean_square_of_log_deviations():
