@@ -61,8 +61,9 @@ def compare(
 ) -> Comparison:
     """Compare launches that were interleaved: ``baseline[i]`` and ``candidate[i]`` are of one round.
 
-    With ``MIN_PAIRS`` pairs, a t interval of the paired log ratios, which cancels drift between rounds. With fewer, but two at least, a t interval from the
-    pooled launch-to-launch variance, if that has enough degrees of freedom. Otherwise no interval: such a result is inconclusive.
+    With ``MIN_PAIRS`` pairs, a t interval of the paired log ratios, which cancels drift between rounds. With fewer, but two at least, a t
+    interval from the pooled launch-to-launch variance, if that has enough degrees of freedom. Otherwise no interval: such a result is
+    inconclusive.
     Raises ``ValueError`` when either side is empty or not positive.
     """
     if not baseline or not candidate or min(*baseline, *candidate) <= 0:
