@@ -92,7 +92,7 @@ class Tuner:
         if not any(record.measured for record in self._study.records):
             tried = {record.config for record in self._study.records}
             raise NothingFeasible(
-                f"none of {len(tried)} configuration{'s' * (len(tried) != 1)} could be measured",
+                f"no configuration could be measured, of {len(tried)} that {'was' if len(tried) == 1 else 'were'} tried",
                 hint="`autotuner trials` lists each failure with its cause",
             )
         self._confirm()

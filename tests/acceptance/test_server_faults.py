@@ -99,7 +99,7 @@ def test_a_server_that_answers_nothing_but_errors_is_infeasible_and_when_it_is_a
     done = lab.tune()
 
     assert done.code == 3
-    assert done.errors == ["error: none of 1 configurations could be measured"]
+    assert done.errors == ["error: no configuration could be measured, of 1 that was tried"]
     (trial,) = lab.trials()
     assert trial["outcome"] == "infeasible"
     assert trial["failure"]["kind"] == "no-valid-request"

@@ -191,7 +191,7 @@ def test_nothing_feasible_is_an_error_of_its_own(tmp_path):
     night = Night(tmp_path, trials=4)
     for number in range(4):
         night.lab.script[number] = lambda config: Infeasible(failure=b.failure())
-    with pytest.raises(NothingFeasible, match="none of 4 configurations"):
+    with pytest.raises(NothingFeasible, match="of 4 that were tried"):
         night.run()
 
 
