@@ -19,6 +19,7 @@ import pytest
 
 from autotuner.deploy import HostSession
 from autotuner.engines.sglang.engine import SglangEngine
+from autotuner.errors import TransportError
 from autotuner.loadgen.control import ControlClient
 from autotuner.model.host import Host
 from autotuner.services.base import LaunchSpec
@@ -146,7 +147,10 @@ class Stage:
         with ControlClient(f"http://127.0.0.1:{self.port}", timeout_s=5) as client:
             if client.status("/health_generate") is None:
                 return None
-            answer = client.get_json("/server_info")
+            try:
+                answer = client.get_json("/server_info")
+            except TransportError:  # it was ended between the two questions
+                return None
         assert isinstance(answer, dict)
         return answer
 
