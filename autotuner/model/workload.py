@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -122,7 +123,12 @@ def matrix(
         for at in sorted(set(concurrency))
         if context + output_tokens <= context_served
     ]
+    return once([*wanted, *rest])
+
+
+def once(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Each operating point once, in order of first mention, without the weight that it has in a workload."""
     unique: dict[str, Cell] = {}
-    for cell in [*wanted, *rest]:
+    for cell in cells:
         unique.setdefault(cell.key, cell.model_copy(update={"weight": 1.0}))
     return tuple(unique.values())

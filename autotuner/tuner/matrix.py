@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from autotuner.errors import UsageError
 from autotuner.loadgen.prompts import PromptSource
-from autotuner.model.workload import Cell, Sampling, Workload
+from autotuner.model.workload import Cell, Sampling, Workload, once
 from autotuner.runner import CellJob
 
 
@@ -37,5 +37,4 @@ def jobs_for(workloads: Sequence[Workload], cells: Iterable[Cell], *, seed: int,
 
 def cells_of(workloads: Iterable[Workload]) -> tuple[Cell, ...]:
     """The cells that these workloads are judged by, each once."""
-    unique = {cell.key: cell.model_copy(update={"weight": 1.0}) for workload in workloads for cell in workload.cells}
-    return tuple(unique.values())
+    return once(cell for workload in workloads for cell in workload.cells)
