@@ -23,15 +23,19 @@ class LocalTransport(Strict):
 
 
 class SshTransport(Strict):
-    """The tuner reaches the host over SSH."""
+    """The tuner reaches the host over SSH. What is not given here is taken from ``~/.ssh/config``, then from the defaults of ssh."""
 
     type: Literal["ssh"]
-    hostname: str
-    user: str = "root"
-    port: int = Field(default=22, ge=1, le=65535)
-    identity_file: str | None = None
-    known_hosts: str | None = None
-    proxy_jump: str | None = None
+    hostname: str = Field(description="A name, an address, or an alias of ~/.ssh/config.")
+    user: str | None = Field(default=None, description="The tuner's own user name by default.")
+    port: int | None = Field(default=None, ge=1, le=65535, description="22 by default.")
+    identity_file: str | None = Field(default=None, description="Private key; with one given no other key is offered.")
+    passphrase: SecretRef | None = Field(default=None, description="Where the key's passphrase is found on the controller.")
+    agent: bool = Field(default=False, description="Offer the keys of the running ssh-agent, too.")
+    password: SecretRef | None = Field(default=None, description="Where the password is found on the controller, for hosts without keys.")
+    known_hosts: str | None = Field(default=None, description="~/.ssh/known_hosts by default. Only keys that stand there are accepted.")
+    proxy_jump: str | None = Field(default=None, description="Bastions to go through: [user@]host[:port], several with commas.")
+    config_file: str | None = Field(default=None, description="~/.ssh/config by default; `none` to read none.")
 
 
 class EngineInstall(Strict):
@@ -96,16 +100,16 @@ class Service(Strict):
 
 
 class Endpoint(Strict):
-    """Where the server listens. ``address`` is what the server binds; load comes over the same address."""
+    """Where the server listens. ``address`` is what the server binds: a loopback address is reached from the host itself only."""
 
     address: str = "127.0.0.1"
     port: int = Field(default=30000, ge=1, le=65535)
 
 
 class Load(Strict):
-    """Where load is driven from."""
+    """Where load is driven from. ``auto``: from the controller where its TCP connections reach the port, else on the host itself."""
 
-    source: Literal["controller", "host"] = Field(default="controller", alias="from")
+    source: Literal["auto", "controller", "host"] = Field(default="auto", alias="from")
 
 
 class Window(Strict):
@@ -127,6 +131,8 @@ class Limits(Strict):
     """After this an engine that ignores SIGTERM is killed."""
     request_timeout_s: float = Field(default=120.0, gt=0)
     """How long one request may stall without a byte."""
+    lease_ttl_s: float = Field(default=180.0, ge=3.0)
+    """The host brings production back by itself when the tuner was not heard of for so long."""
     disk_free_gib: float = Field(default=5.0, ge=0)
     """Compilation caches, logs and records need room; a full disk corrupts what others write."""
 
@@ -183,13 +189,22 @@ class Host(Document):
 
     @property
     def base_url(self) -> str:
-        """Root of the served API, without a trailing slash."""
-        return f"http://{self.endpoint.address}:{self.endpoint.port}"
+        """Root of the served API as the host itself reaches it, without a trailing slash."""
+        return f"http://{bracketed(LOOPBACK.get(self.endpoint.address, self.endpoint.address))}:{self.endpoint.port}"
 
     @property
     def study_group(self) -> str:
         """What the study is found by: the group where one is named, else the host."""
         return self.study or self.name
+
+
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+"""Where a server that binds every address is reached on its own machine."""
+
+
+def bracketed(address: str) -> str:
+    """An address as it stands in a URL."""
+    return f"[{address}]" if ":" in address else address
 
 
 _SECRET_LIKE = re.compile(r"(TOKEN|SECRET|PASSWORD|API_?KEY)", re.IGNORECASE)

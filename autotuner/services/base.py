@@ -12,7 +12,7 @@ class LaunchSpec:
     """A server to start. ``env`` is added to the host's environment; secrets are ``env:``/``file:`` references, resolved on the host."""
 
     name: str
-    """Label of the process or unit, unique on the host while it runs: ``candidate-17``."""
+    """Label of the process or unit, unique on the host while it runs: ``candidate-17-30000``."""
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = "/"
@@ -27,6 +27,10 @@ class ServiceStatus:
     pid: int | None = None
     exit_code: int | None = None
     """As a shell gives it: negative for a signal."""
+    out_of_memory: bool = False
+    """The kernel ended it, or a process of it, because memory of the host ran out."""
+    by_hand: bool = False
+    """Somebody else had it stopped: it did not end by itself, and not by this tuner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class Handle:
     name: str
     pid: int
     log: str
-    """Path of its log on the host."""
+    """Where its log is: a path on the host, or the journal's unit."""
 
 
 class ServiceManager(Protocol):
@@ -44,8 +48,11 @@ class ServiceManager(Protocol):
 
     name: str
 
-    def start(self, spec: LaunchSpec) -> Handle:
-        """Start the server detached, in a process group of its own. Raises ``TransportError``."""
+    def start(self, spec: LaunchSpec, *, session: str) -> Handle:
+        """Start the server detached, for the session whose folder on the host is ``session``. Starting what was started is no error.
+
+        Raises ``TransportError``, and ``StopStudy`` when it cannot be started at all or the session has lost the host.
+        """
         ...
 
     def status(self, handle: Handle) -> ServiceStatus:
@@ -53,9 +60,12 @@ class ServiceManager(Protocol):
         ...
 
     def log(self, handle: Handle, *, offset: int = 0) -> bytes:
-        """Log bytes from ``offset`` on; empty when there are no new ones."""
+        """Log bytes from ``offset`` on, which only ever grows from call to call; empty when there are no new ones."""
         ...
 
     def stop(self, handle: Handle, *, timeout_s: float) -> None:
-        """SIGTERM to the whole group, SIGKILL after ``timeout_s``; returns when no process of it is left. Idempotent."""
+        """SIGTERM to all of it, SIGKILL after ``timeout_s``; returns when no process of it is left. Idempotent.
+
+        Raises ``StopStudy`` when something is left that cannot be killed.
+        """
         ...

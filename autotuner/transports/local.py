@@ -32,6 +32,7 @@ class LocalTransport:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        again: bool = False,
     ) -> Completed:
         """Run a command to its end, in a session of its own so that a Ctrl-C at the terminal does not reach it.
 

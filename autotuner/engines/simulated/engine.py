@@ -19,14 +19,15 @@ MODULE = "autotuner.engines.simulated"
 
 
 class SimulatedEngine(SglangEngine):
-    """Serves with ``python -m autotuner.engines.simulated`` from the tuner's own interpreter."""
+    """Serves with ``python -m autotuner.engines.simulated``: here with the tuner's own interpreter, elsewhere with ``engine.python``."""
 
     modules: ClassVar[tuple[str, ...]] = (MODULE,)
 
     def command(self, host: Host) -> tuple[str, ...]:
         """What starts the server, before SGLang's flags: the host's simulation goes along as JSON."""
         simulate = host.simulate.model_dump(mode="json") if host.simulate else {}
-        return (sys.executable, "-m", MODULE, "--simulate", json.dumps(simulate, sort_keys=True))
+        python = sys.executable if host.transport.type == "local" else host.engine.python
+        return (python, "-m", MODULE, "--simulate", json.dumps(simulate, sort_keys=True))
 
     def probe(self, transport: Transport, host: Host) -> EngineBuild:
         """The simulated build: its flags and a digest of everything that decides how it behaves. Raises ``UsageError``."""
