@@ -16,7 +16,7 @@ from autotuner.decide.verdict import Decision, decide
 from autotuner.model.configuration import Configuration
 from autotuner.model.document import API_VERSION, Scalar
 from autotuner.model.events import Phase
-from autotuner.model.host import Host
+from autotuner.model.host import Host, ProductionUnit
 from autotuner.model.measurement import METRICS, Direction
 from autotuner.model.recommendation import (
     Alternative,
@@ -118,9 +118,22 @@ def _spec(workload: Workload, case: Case, launch: TrialRecord, config: Configura
     argv = tuple(word for word in launch.launch.argv if word not in case.measuring_flags)
     env = dict(sorted(launch.launch.env.items()))
     unit = render_unit(
-        description=f"{case.host.engine.name} {case.host.model.path} for {workload.name}", argv=argv, env=env, cwd=case.host.engine.cwd
+        description=f"{case.host.engine.name} {case.host.model.path} for {workload.name}",
+        argv=argv,
+        env=env,
+        cwd=case.host.engine.cwd,
+        conflicts=_conflicts(case.host),
     )
     return Spec(parameters=dict(config), argv=argv, env=env, unit=unit)
+
+
+def _conflicts(host: Host) -> tuple[str, ...]:
+    """What must not run beside a recommended unit: production, and what is stopped while the host is tuned."""
+    production = host.service.production
+    if host.service.manager != "systemd":
+        return ()
+    names = [production.unit] if isinstance(production, ProductionUnit) else []
+    return tuple(name if "." in name else f"{name}.service" for name in [*names, *host.service.conflicts])
 
 
 def _evidence(

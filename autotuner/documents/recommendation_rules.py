@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from autotuner.decide.statistics import percent
-from autotuner.decide.unit import render_unit
+from autotuner.decide.unit import read_conflicts, read_folder, render_unit
 from autotuner.documents.host_rules import check_env
 from autotuner.documents.source import Path, Source
 from autotuner.model.recommendation import ObjectiveEvidence, Recommendation, Spec, Verdict
 
 _HINT = "edit the search, not the evidence: run tune or recommend again"
-_FOLDER = re.compile(r"^WorkingDirectory=(.*)$", re.MULTILINE)
 _HALF_UNIT = 0.0005
 """Values are written with three decimals, percentages with two."""
 
@@ -50,13 +47,11 @@ def _unit(source: Source, document: Recommendation) -> None:
 
 
 def _rendered(spec: Spec, description: str) -> str | None:
-    """The unit of what is applied; its folder stands in the unit only. ``None`` where there can be none."""
-    folder = _FOLDER.search(spec.unit)
-    if not spec.argv:
-        return None
+    """The unit of what is applied; its folder and its conflicts stand in the unit only. ``None`` where there can be none."""
+    folder, conflicts = read_folder(spec.unit), read_conflicts(spec.unit)
     try:
-        return render_unit(description=description, argv=spec.argv, env=spec.env, cwd=folder[1].replace("%%", "%") if folder else "/")
-    except ValueError:  # control characters
+        return render_unit(description=description, argv=spec.argv, env=spec.env, cwd=folder, conflicts=conflicts)
+    except ValueError:  # what no unit file can hold
         return None
 
 
