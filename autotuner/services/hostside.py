@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotuner.errors import AutotunerError, Refused, StopStudy, TransportError
+from autotuner.services.base import LaunchSpec
 from autotuner.transports.base import Completed, Transport
 
 LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - one folder for every user of the machine is the point; sticky, contents verified
@@ -44,13 +45,15 @@ class HostSide:
         return self._state
 
     def call(self, command: str, request: Mapping[str, Any], *, timeout_s: float = 30.0) -> dict[str, Any]:
-        """Call one of the host's programs. ``{"error": …}`` is returned, not raised, except for a full or read-only disk.
+        """Call one of the host's programs; each may be called again without harm, so a lost connection is made anew and it is.
+
+        ``{"error": …}`` is returned, not raised, except for a full or read-only disk.
 
         Raises ``TransportError`` when the outcome is unknown.
         """
         self._ensure()
         argv = [self._python, "-E", "-s", "-S", self._program, command]
-        done = self.transport.run(argv, timeout_s=timeout_s, stdin=json.dumps(request).encode())
+        done = self.transport.run(argv, timeout_s=timeout_s, stdin=json.dumps(request).encode(), again=True)
         try:
             reply = json.loads(done.stdout)
         except ValueError as error:
@@ -118,3 +121,16 @@ def packed() -> bytes:
         for name, content in sorted({**sources, "__main__.py": _MAIN.encode()}.items()):
             archive.writestr(zipfile.ZipInfo(name), content)
     return buffer.getvalue()
+
+
+def not_started(spec: LaunchSpec, reply: Mapping[str, Any]) -> AutotunerError:
+    """The error for a refusal of the host's ``start``."""
+    message = f"cannot start {spec.name}: {reply['error']}"
+    kind = reply.get("kind")
+    if kind == "exec":
+        return StopStudy(message, hint="check engine.python and engine.cwd of the host document")
+    if kind == "secret":
+        return StopStudy(message, hint="set it where the tuner runs its commands on the host, or correct `secrets:` of the host document")
+    if kind == "fenced":
+        return StopStudy(message, hint="the host's watchdog brought production back; start again with the same command to resume")
+    return TransportError(message)

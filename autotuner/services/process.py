@@ -11,10 +11,10 @@ import json
 import time
 from typing import Any
 
-from autotuner.errors import AutotunerError, StopStudy, TransportError
+from autotuner.errors import StopStudy
 from autotuner.services.base import Handle, LaunchSpec, ServiceStatus
-from autotuner.services.hostside import HostSide
-from autotuner.services.onhost.processes import DEAD, parse_stat
+from autotuner.services.hostside import HostSide, not_started
+from autotuner.services.onhost.processes import DEAD, parse_stat, service_mark
 
 READ_LIMIT = 4 << 20
 """Bytes of log that one call of ``log`` returns at most."""
@@ -34,14 +34,18 @@ class ProcessManager:
         self._transport = host_side.transport
         self._started: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def start(self, spec: LaunchSpec) -> Handle:
+    def start(self, spec: LaunchSpec, *, session: str) -> Handle:
         """Start the server detached, in a session of its own.
 
-        Raises ``TransportError`` when the outcome is unknown, ``StopStudy`` when the program cannot be executed or a secret is missing.
+        Raises ``TransportError`` when the outcome is unknown, ``StopStudy`` when the program cannot be executed, a secret is missing or the
+        session has lost the host.
         """
         request = {
             "state": self.host_side.state,
+            "manager": self.name,
+            "session": session,
             "name": spec.name,
+            "mark": service_mark(spec.name),
             "argv": list(spec.argv),
             "env": dict(spec.env),
             "cwd": spec.cwd,
@@ -49,7 +53,7 @@ class ProcessManager:
         }
         reply = self.host_side.call("start", request)
         if "error" in reply:
-            raise _not_started(spec, reply)
+            raise not_started(spec, reply)
         handle = Handle(name=spec.name, pid=reply["pid"], log=reply["log"])
         self._started[handle.name, handle.pid] = reply
         return handle
@@ -102,15 +106,3 @@ class ProcessManager:
             return dict(json.loads(self._transport.read(f"{folder}/{name}")))
         except FileNotFoundError:
             return None
-
-
-def _not_started(spec: LaunchSpec, reply: dict[str, Any]) -> AutotunerError:
-    message = f"cannot start {spec.name}: {reply['error']}"
-    kind = reply.get("kind")
-    if kind == "exec":
-        return StopStudy(message, hint="check engine.python and engine.cwd of the host document")
-    if kind == "secret":
-        return StopStudy(message, hint="set it where the tuner runs its commands on the host, or correct `secrets:` of the host document")
-    if kind == "fenced":
-        return StopStudy(message, hint="the host's watchdog brought production back; start again with the same command to resume")
-    return TransportError(message)

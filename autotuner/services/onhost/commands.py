@@ -8,18 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import files, guard, inspection, lease, production, supervise
-
-
-def session_state(request: dict[str, Any]) -> dict[str, Any]:
-    """What a session's folder says: is a snapshot left, does a watchdog run, how did the last restore end."""
-    folder = Path(request["session"])
-    token = (files.read_json(folder / "snapshot.json") or {}).get("token")
-    return {
-        "snapshot": token,
-        "watchdog": guard.watching(folder, token),
-        "outcome": files.read_json(folder / "outcome.json"),
-    }
+from . import asking, files, guard, inspection, lease, supervise
 
 
 def owned(request: dict[str, Any]) -> dict[str, Any]:
@@ -45,10 +34,15 @@ COMMANDS = {
     "acquire": lease.acquire,
     "leases": lease.holders,
     "break-lease": break_lease,
-    "session": session_state,
+    "session": guard.state,
     "arm": guard.arm,
-    "stop-production": production.stop,
+    "renew": guard.renew,
+    "stop-production": guard.stop_production,
+    "request-restore": guard.request_restore,
     "restore": guard.restore,
+    "verify": guard.verify,
+    "disarm": guard.disarm,
+    "http": asking.http,
 }
 
 

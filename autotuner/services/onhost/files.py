@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What the kernel says when nothing can be written any more."""
+_SLOT = 4096
 
 
 def write_json(path: Path, content: dict[str, Any], mode: int = 0o600) -> None:
@@ -39,6 +44,22 @@ def create_json(path: Path, content: dict[str, Any], mode: int = 0o644) -> bool:
     return True
 
 
+def make_slot(path: Path) -> None:
+    """A file that ``fill`` can rewrite later even when the disk has become full: its room is taken now."""
+    if not path.exists():
+        _write_synced_bytes(path, b" " * _SLOT, 0o600)
+
+
+def fill(path: Path, content: dict[str, Any] | None) -> None:
+    """Rewrite a slot in place; nothing is in it after ``None``. Atomic for readers as far as one page is, and not durable at once."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        size = max(_SLOT, os.fstat(descriptor).st_size)
+        os.pwrite(descriptor, (b"" if content is None else json.dumps(content).encode()).ljust(size), 0)
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The content, or None when the file is not there or is not a JSON object."""
     try:
@@ -66,20 +87,54 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the advisory lock of a file or folder; waits for it. The kernel gives it back when the holder dies."""
-    flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    """Hold the advisory lock of a file or folder; waits for it. The kernel gives it back when the holder dies.
+
+    One that is removed and made anew while it is waited for is locked anew. Raises ``FileNotFoundError`` when a file's folder is gone.
+    """
+    descriptor = _lock(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock of a folder now."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _lock(path: Path) -> int:
+    while True:
+        flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
 def _write_synced(path: Path, content: dict[str, Any], mode: int) -> None:
+    _write_synced_bytes(path, json.dumps(content).encode(), mode)
+
+
+def _write_synced_bytes(path: Path, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(json.dumps(content).encode())
+        file.write(content)
         file.flush()
         os.fchmod(file.fileno(), mode)
         os.fsync(file.fileno())

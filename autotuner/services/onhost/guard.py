@@ -1,112 +1,200 @@
-"""The watchdog of a tuning session: it alone brings production back, on request or when the tuner is gone.
+"""The life of a tuning session on its host: armed before anything is stopped, renewed while the tuner makes progress, restored, disarmed.
 
-A session's folder holds
-    snapshot.json    what served, who tunes, how patient to be (0600: it holds production's environment)
-    heartbeat        rewritten by the tuner while it makes progress
-    request          written by the tuner when it is done
-    fenced           written first of all by a restore: nothing may be started for this session any more
-    outcome.json     how the last restore ended
-    guard.log        what was done, with times
-The same routine runs at the end of every night, so it is never used for the first time in an emergency.
+One routine brings production back, at the end of every night as after a tuner's death, so it is never used for the first time in an
+emergency. Who calls it then differs: a watchdog process, or a timer of systemd.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import detach, files, lease, processes, production, supervise
-
-_POLL_S = 0.2
-_PAUSES_S = (0.0, 1.0, 3.0, 10.0, 20.0)
-"""Before each attempt: what kept production from starting (memory of the GPU, a port) may need a moment to be given back."""
+from . import files, lease, processes, production, session, supervise, watchdog
 
 
 def arm(request: dict[str, Any]) -> dict[str, Any]:
-    """Start the watchdog of ``{session}`` detached, unless it runs already; the reply is its ``{pid, started}``."""
+    """Begin the session ``{session, snapshot}``: from here on the host restores itself when the tuner is silent for its time to live.
+
+    The same session again changes nothing. ``{"error": …}`` with kind ``held`` when another session is still to be restored, ``fenced``
+    when this one has lost the host, ``full`` when the disk is; nothing is left behind then.
+    """
+    folder, snapshot = Path(request["session"]), request["snapshot"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with files.locked(folder):
+            return _arm(folder, snapshot)
+    except OSError as error:
+        if error.errno not in files.FULL:
+            raise
+        return {"error": f"{error.filename or folder}: {error.strerror}", "errno": error.errno, "kind": "full"}
+
+
+def renew(request: dict[str, Any]) -> dict[str, Any]:
+    """The tuner of ``{session, token}`` makes progress. ``{"live": False}`` when the host was given back meanwhile."""
+    folder, token = Path(request["session"]), request["token"]
+    if not session.live(folder, token):
+        return {"live": False}
+    with contextlib.suppress(OSError):
+        session.beat(folder)
+    reply = watchdog.ensure(folder, token)
+    if "error" in reply:
+        return reply
+    return {"live": session.live(folder, token)}
+
+
+def state(request: dict[str, Any]) -> dict[str, Any]:
+    """How the session ``{session}`` is: ``{snapshot, live, armed, remaining_s, restoring, outcome, by_hand}``."""
     folder = Path(request["session"])
-    snapshot = files.read_json(folder / "snapshot.json") or {}
-    running = watching(folder, snapshot.get("token"))
-    return running if running is not None else detach.detached(lambda report: watch(folder, report))
+    snapshot = session.snapshot_of(folder)
+    token = snapshot["token"] if snapshot else None
+    silent_s = session.silent_s(folder)
+    return {
+        "snapshot": token,
+        "live": session.live(folder, token),
+        "armed": watchdog.watching(folder, token) is not None,
+        "remaining_s": None if snapshot is None or silent_s is None else float(snapshot["ttl_s"]) - silent_s,
+        "restoring": snapshot is not None and not session.live(folder, token) and files.is_locked(folder),
+        "outcome": session.outcome_of(folder),
+        "by_hand": None,
+    }
 
 
-def watching(folder: Path, token: str | None) -> dict[str, Any] | None:
-    """``{pid, started, token}`` of the watchdog of the session with this token while it runs."""
-    record = files.read_json(folder / "watchdog.json")
-    if record is None or record["token"] != token:
-        return None
-    return record if processes.alive(int(record["pid"]), int(record["started"])) else None
+def stop_production(request: dict[str, Any]) -> dict[str, Any]:
+    """Stop what served before the session ``{session, token}``; ``{"left": pids}`` that would not die."""
+    folder = Path(request["session"])
+    with supervise.permitted(folder, request["token"]) as snapshot:
+        return supervise.FENCED if snapshot is None else production.stop(snapshot)
 
 
-def watch(folder: Path, report: Callable[[dict[str, Any]], None]) -> None:
-    """Wait for a reason to restore, restore until it has worked or is hopeless, end."""
-    snapshot = files.read_json(folder / "snapshot.json")
+def request_restore(request: dict[str, Any]) -> dict[str, Any]:
+    """Have the session ``{session, token, keep}`` restored; goes on without the caller. Without a token whichever session is there.
+
+    With ``keep`` its snapshot and leases stay, so that the tuner can look at the result and disarm; if it does not, the host restores once
+    more and cleans up by itself.
+    """
+    folder = Path(request["session"])
+    snapshot = session.snapshot_of(folder, request.get("token"))
     if snapshot is None:
-        report({"error": "there is no snapshot to watch over"})
-        return
-    own = processes.read(os.getpid())
-    record = {"pid": os.getpid(), "started": own.started if own else 0, "token": snapshot["token"]}
-    files.write_json(folder / "watchdog.json", record)
-    os.dup2(os.open(folder / "guard.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
-    report(record)
-    reason = _await_reason(folder, snapshot)
-    for pause in _PAUSES_S:
-        time.sleep(pause)
-        try:
-            if restore({"session": str(folder), "reason": reason, "token": snapshot["token"]})["ok"]:
-                return
-        except OSError as error:  # a full disk must not be the end of the one who brings production back
-            sys.stderr.write(f"{error}\n")
-    note(folder, "giving up; the next start of the tuner, or a person, brings production back")
+        return {}
+    with contextlib.suppress(OSError):
+        files.fill(folder / "request", {"token": snapshot["token"], "keep": bool(request.get("keep"))})
+    session.fence(folder)
+    reply = watchdog.ensure(folder, snapshot["token"])
+    return reply if "error" in reply else {}
 
 
 def restore(request: dict[str, Any]) -> dict[str, Any]:
     """Stop what the session ``{session, reason}`` started and have production serve as before; idempotent.
 
-    With a ``token`` only that session is meant, not one that took its place since. The reply and ``outcome.json`` are ``{ok, detail}``.
-    On success the snapshot and the leases are removed.
+    With a ``token`` only that session is meant, not one that took its place since. The reply and ``outcome.json`` are
+    ``{ok, detail, notes, token}``.
     """
     folder = Path(request["session"])
-    with files.locked(folder / "restore.lock"):
-        snapshot = files.read_json(folder / "snapshot.json")
-        if snapshot is None or request.get("token", snapshot["token"]) != snapshot["token"]:
-            return {"ok": True, "detail": "nothing is left to restore"}
-        note(folder, f"restoring: {request.get('reason', 'asked to')}")
-        trouble = _restore(folder, snapshot)
-        outcome = {"ok": trouble is None, "detail": trouble or "production is as it was", "token": snapshot["token"]}
+    nothing = {"ok": True, "detail": "nothing is left to restore", "notes": []}
+    if not folder.is_dir():
+        return nothing
+    with files.locked(folder):
+        snapshot = session.snapshot_of(folder, request.get("token"))
+        if snapshot is None:
+            return nothing
+        session.fence(folder)
+        keep = bool((session.requested(folder, snapshot["token"]) or {}).get("keep"))
+        session.note(folder, f"restoring: {request.get('reason', 'asked to')}")
+        notes: list[str] = []
+        trouble = _restore(folder, snapshot, notes)
+        detail = trouble or "production is as it was"
+        outcome = {"ok": trouble is None, "detail": detail[:1500], "notes": [text[:300] for text in notes[:5]], "token": snapshot["token"]}
+        session.note(folder, detail)
+        with contextlib.suppress(OSError):
+            files.fill(folder / "outcome.json", outcome)
         if trouble is None:
-            lease.release(snapshot["leases"], snapshot["token"])
-            files.remove(folder / "snapshot.json")
-            files.remove(folder / "production.json")
-        files.write_json(folder / "outcome.json", outcome)
-        note(folder, outcome["detail"])
+            _settle(folder, snapshot, keep=keep)
         return outcome
 
 
-def note(folder: Path, text: str) -> None:
-    """A line in the guard's log."""
-    with contextlib.suppress(OSError), (folder / "guard.log").open("a") as file:
-        file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} [{os.getpid()}] {text}\n")
+def verify(request: dict[str, Any]) -> dict[str, Any]:
+    """Compare the host with the snapshot of ``{session}``: ``{problems, notes}``. Changes nothing."""
+    folder = Path(request["session"])
+    snapshot = session.snapshot_of(folder)
+    if snapshot is None:
+        return {"problems": [], "notes": ["the session is over"]}
+    running = sorted(pid for pid, _ in _candidates(folder, snapshot))
+    problems = [f"processes {running} of the tuning session still run"] if running else []
+    return {"problems": problems + production.differences(snapshot), "notes": []}
 
 
-def _restore(folder: Path, snapshot: dict[str, Any]) -> str | None:
-    with files.locked(folder / "start.lock"):
-        (folder / "fenced").touch()
+def disarm(request: dict[str, Any]) -> dict[str, Any]:
+    """End the session ``{session, token}`` after a restore that was looked at: leases, snapshot and watchdog go."""
+    folder = Path(request["session"])
+    if not folder.is_dir():
+        return {}
+    with files.locked(folder):
+        snapshot = session.snapshot_of(folder, request["token"])
+        if snapshot is None:
+            return {}
+        if session.live(folder, snapshot["token"]) or not (session.outcome_of(folder) or {}).get("ok"):
+            return {"error": "it was not restored yet", "kind": "live"}
+        _end(folder, snapshot)
+        return {}
+
+
+def _arm(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
+    token = snapshot["token"]
+    there = session.snapshot_of(folder)
+    if there is not None and there["token"] != token:
+        return {"error": "another session is still to be restored", "kind": "held"}
+    if there is not None and not session.live(folder, token):
+        return supervise.FENCED
+    if there is None:
+        if not lease.holds(snapshot["leases"], token):
+            return supervise.FENCED
+        session.create(folder, snapshot)
+    reply = watchdog.ensure(folder, token)
+    if "error" in reply:
+        if there is None:
+            session.wipe(folder)
+        return reply
+    return {}
+
+
+def _restore(folder: Path, snapshot: dict[str, Any], notes: list[str]) -> str | None:
+    with contextlib.suppress(OSError), files.locked(folder / "start.lock"):
+        pass  # whoever was starting something when the fence went up has ended now
+    grace_s = float(snapshot["stop_timeout_s"])
     left: list[int] = []
     for record in supervise.records(Path(snapshot["state"])):
         if record.get("session") == str(folder):
-            left += supervise.end_record(record, float(snapshot["stop_timeout_s"]))
-    left += [pid for pid, _ in processes.end(lambda: _strays(folder), grace_s=float(snapshot["stop_timeout_s"]))]
+            left += supervise.end_record(record, grace_s)
+    left += [pid for pid, _ in processes.end(lambda: _strays(folder), grace_s=grace_s)]
     if left:
         return f"processes {left} of the tuning session would not die"
     if snapshot["production"] is None:
         return None
-    return production.bring_back(folder, snapshot, lambda text: note(folder, text))
+    return production.bring_back(folder, snapshot, lambda text: session.note(folder, text))
+
+
+def _settle(folder: Path, snapshot: dict[str, Any], *, keep: bool) -> None:
+    """After a restore that worked: wait for the tuner to look at it, for one time to live at most, or end the session."""
+    if not keep:
+        _end(folder, snapshot)
+        return
+    with contextlib.suppress(OSError):
+        session.beat(folder)
+        files.fill(folder / "request", None)
+
+
+def _end(folder: Path, snapshot: dict[str, Any]) -> None:
+    lease.release(snapshot["leases"], snapshot["token"])
+    session.close(folder)
+
+
+def _candidates(folder: Path, snapshot: dict[str, Any]) -> set[tuple[int, int]]:
+    found = _strays(folder)
+    for record in supervise.records(Path(snapshot["state"])):
+        if record.get("session") == str(folder):
+            found |= supervise.members(record)
+    return found
 
 
 def _strays(folder: Path) -> set[tuple[int, int]]:
@@ -114,28 +202,3 @@ def _strays(folder: Path) -> set[tuple[int, int]]:
     running = processes.table()
     found = {pid for pid in running if processes.marked(pid, processes.SESSION_MARK, str(folder))} - processes.protected(running)
     return {(pid, running[pid].started) for pid in found}
-
-
-def _await_reason(folder: Path, snapshot: dict[str, Any]) -> str:
-    """Wait until the tuner asks, is dead, or has not renewed its heartbeat for its time to live (on the monotonic clock)."""
-    holder = snapshot["holder"]
-    local = holder["machine"] == lease.machine()
-    last, deadline = b"", time.monotonic() + float(snapshot["ttl_s"])
-    while True:
-        if (folder / "request").exists():
-            return "the tuner is done"
-        if local and not processes.alive(int(holder["pid"]), int(holder["started"])):
-            return f"the tuner (pid {holder['pid']}) is gone"
-        beat = _heartbeat(folder)
-        if beat != last:
-            last, deadline = beat, time.monotonic() + float(snapshot["ttl_s"])
-        elif time.monotonic() > deadline:
-            return f"the tuner made no progress for {float(snapshot['ttl_s']):g} s"
-        time.sleep(_POLL_S)
-
-
-def _heartbeat(folder: Path) -> bytes:
-    try:
-        return (folder / "heartbeat").read_bytes()
-    except OSError:
-        return b""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
-from . import files, processes
+from . import files, processes, session
 
 _SHARED = 0o1777
 
@@ -19,17 +18,21 @@ def machine() -> str:
 
 
 def acquire(request: dict[str, Any]) -> dict[str, Any]:
-    """Take the leases ``{folder, names, content}``: all of them, or none and ``{"held": content, "alive": …}``."""
+    """Take the leases ``{folder, names, content}``: all of them, or none and ``{"held": content, "alive": …}``. Repeatable."""
     folder = _shared_folder(request["folder"])
+    content = {**request["content"], "taken": session.clock()}
     taken: list[Path] = []
     for name in request["names"]:
         path = folder / f"{name}.json"
-        if files.create_json(path, request["content"]):
+        if files.create_json(path, content):
+            taken.append(path)
+            continue
+        held = files.read_json(path) or {}
+        if held.get("token") == content["token"]:
             taken.append(path)
             continue
         for mine in taken:
             files.remove(mine)
-        held = files.read_json(path) or {}
         return {"held": held, "path": str(path), "alive": in_force(held)}
     return {"taken": [str(path) for path in taken]}
 
@@ -51,19 +54,35 @@ def release(paths: list[str], token: str) -> None:
                 files.remove(path)
 
 
+def holds(paths: list[str], token: str) -> bool:
+    """Whether all of the leases are held by ``token``."""
+    return all((files.read_json(Path(path)) or {}).get("token") == token for path in paths)
+
+
 def in_force(held: dict[str, Any]) -> bool:
     """Whether the holder of a lease may still act.
 
-    On this machine the holder's process decides. Of a holder elsewhere only the heartbeat is known: it must be younger than the
-    lease's time to live.
+    On this machine the holder's process decides. A holder elsewhere must have been heard of within the lease's time to live: by the
+    heartbeat of its session, or when it took the lease. A session that this user may not look at counts as in force.
     """
     if held.get("machine") == machine():
         return processes.alive(int(held["pid"]), int(held["started"]))
     try:
-        beaten = (Path(held["session"]) / "heartbeat").stat().st_mtime
-    except (KeyError, OSError):
+        beaten = session.silent_s(Path(held["session"])) if _readable(Path(held["session"])) else 0.0
+        silences = [seconds for seconds in (beaten, session.age_s(held.get("taken"))) if seconds is not None]
+        return bool(silences) and min(silences) < float(held["ttl_s"])
+    except (KeyError, TypeError, ValueError):
         return False
-    return abs(time.time() - beaten) < float(held["ttl_s"])
+
+
+def _readable(folder: Path) -> bool:
+    try:
+        (folder / "heartbeat").read_bytes()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _shared_folder(name: str) -> Path:

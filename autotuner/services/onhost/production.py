@@ -16,13 +16,10 @@ _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 25.0
 
 
-def stop(request: dict[str, Any]) -> dict[str, Any]:
-    """End production (``{session}``: the session's folder) with everything below it; idempotent."""
-    snapshot = files.read_json(Path(request["session"]) / "snapshot.json")
-    production = (snapshot or {}).get("production")
-    if snapshot is None or production is None:
-        return {"left": []}
-    return {"left": end(production, float(snapshot["stop_timeout_s"]))}
+def stop(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """End production with everything below it; ``{"left": pids}`` that would not die. Idempotent."""
+    production = snapshot["production"]
+    return {"left": [] if production is None else end(production, float(snapshot["stop_timeout_s"]))}
 
 
 def end(production: dict[str, Any], grace_s: float) -> list[int]:
@@ -64,6 +61,19 @@ def bring_back(folder: Path, snapshot: dict[str, Any], log: Callable[[str], None
     return _wait(snapshot, pid, started)
 
 
+def differences(snapshot: dict[str, Any]) -> list[str]:
+    """What is not as it was before; empty when production serves as in the snapshot."""
+    production = snapshot["production"]
+    if production is None:
+        return []
+    owner = inspection.inspect({"port": snapshot["port"]}).get("owner")
+    if owner is None:
+        return [f"nothing that can be seen listens on port {snapshot['port']}"]
+    if owner["argv"] != production["argv"]:
+        return [f"port {snapshot['port']} is held by another command line: {' '.join(owner['argv'][:4])} (pid {owner['pid']})"]
+    return [] if answers(snapshot) else [f"it does not answer on {snapshot['ready_path']}"]
+
+
 def start(folder: Path, production: dict[str, Any]) -> dict[str, Any]:
     """Start production detached, with its own command line, environment, folder, user, limits and output."""
     return detach.detached(lambda report: _become(folder, production, report))
@@ -101,7 +111,8 @@ def _become(folder: Path, production: dict[str, Any], report: Callable[[dict[str
     os.setsid()
     own = processes.read(os.getpid())
     record = {"pid": os.getpid(), "started": own.started if own else 0}
-    files.write_json(folder / "production.json", record)
+    with contextlib.suppress(OSError):  # it starts on a full disk, too
+        files.write_json(folder / "production.json", record)
     fallback = str(folder / "production.log")
     for descriptor in (1, 2):
         os.dup2(_output(production.get("stdout" if descriptor == 1 else "stderr") or fallback, fallback), descriptor)
@@ -121,7 +132,9 @@ def _output(path: str, fallback: str) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError:
-        return os.open(fallback, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with contextlib.suppress(OSError):
+            return os.open(fallback, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 def _limit(production: dict[str, Any]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import detach, files, processes
+from . import detach, files, processes, session
 
 LOG_LIMIT = 64 << 20
 LOG_HEAD = 2 << 20
@@ -22,27 +23,29 @@ _FALLOC_PUNCH_HOLE_KEEP_SIZE = 3
 _LOOK_S = 1.0
 
 
+FENCED = {"error": "the session's lease was lost", "kind": "fenced"}
+"""The answer to whoever wants something done for a session that has given the host back."""
+
+
+@contextlib.contextmanager
+def permitted(folder: Path, token: str | None = None) -> Iterator[dict[str, Any] | None]:
+    """Hold a restore of the session back while something is done for it; yields its snapshot, or ``None`` when it has lost the host."""
+    if not folder.is_dir():
+        yield None
+        return
+    with files.locked(folder / "start.lock"):
+        snapshot = session.snapshot_of(folder, token)
+        yield snapshot if snapshot is not None and session.live(folder, snapshot["token"]) else None
+
+
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start a server from ``{state, name, argv, env, cwd, secrets}``; the reply is its record, or ``{"error": …}``."""
-    services = Path(request["state"]) / "services"
-    folder = services / request["name"]
-    record = files.read_json(folder / "started.json")
-    if record is not None and members(record):
-        return {"error": f"{request['name']} runs already with pid {record['pid']}"}
-    secrets, missing = _resolved(request.get("secrets", {}))
-    if missing:
-        return {"error": "; ".join(missing), "kind": "secret"}
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    _prune(services)
-    session = request["env"].get(processes.SESSION_MARK)
-    if session is None:
-        return _supervised(request, folder, secrets)
-    guard = Path(session)
-    with files.locked(guard / "start.lock"):
-        if (guard / "fenced").exists() or not (guard / "snapshot.json").exists():
-            return {"error": "the session's lease was lost", "kind": "fenced"}
-        return _supervised(request, folder, secrets)
+    """Start a server from ``{state, session, name, mark, argv, env, cwd, secrets}``; the reply is its record, or ``{"error": …}``.
+
+    ``mark`` tells this start from every other one: the same again is answered with the same record.
+    """
+    guarded = Path(request["session"])
+    with permitted(guarded) as snapshot:
+        return FENCED if snapshot is None else _start(request)
 
 
 def stop(request: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +97,23 @@ def bound(log: int, head: int = LOG_HEAD, tail: int = LOG_TAIL, limit: int = LOG
         os.ftruncate(log, 0)
 
 
+def _start(request: dict[str, Any]) -> dict[str, Any]:
+    services = Path(request["state"]) / "services"
+    folder = services / request["name"]
+    record = files.read_json(folder / "started.json")
+    if record is not None and record["mark"] == request["mark"]:
+        return record
+    if record is not None and members(record):
+        return {"error": f"{request['name']} runs already with pid {record['pid']}"}
+    secrets, missing = _resolved(request.get("secrets", {}))
+    if missing:
+        return {"error": "; ".join(missing), "kind": "secret"}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    _prune(services)
+    return _supervised(request, folder, secrets)
+
+
 def _supervised(request: dict[str, Any], folder: Path, secrets: dict[str, str]) -> dict[str, Any]:
     return detach.detached(lambda report: _supervise(request, folder, secrets, report))
 
@@ -101,9 +121,8 @@ def _supervised(request: dict[str, Any], folder: Path, secrets: dict[str, str]) 
 def _supervise(request: dict[str, Any], folder: Path, secrets: dict[str, str], report: Callable[[dict[str, Any]], None]) -> None:
     detach.become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    mark = processes.service_mark(request["name"])
     inherited = {name: value for name, value in os.environ.items() if name not in processes.MARKS}
-    environment = {**inherited, **request["env"], **secrets, processes.SERVICE_MARK: mark}
+    environment = {**inherited, **request["env"], **secrets, **_marks(request)}
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     reader, writer = os.pipe()
     pid = os.fork()
@@ -116,11 +135,15 @@ def _supervise(request: dict[str, Any], folder: Path, secrets: dict[str, str], r
         os.waitpid(pid, 0)
         report({"error": failed, "kind": "exec"})
         return
-    report(_recorded(request, folder, pid, mark))
+    report(_recorded(request, folder, pid))
     _attend(pid, folder, log)
 
 
-def _recorded(request: dict[str, Any], folder: Path, pid: int, mark: str) -> dict[str, Any]:
+def _marks(request: dict[str, Any]) -> dict[str, str]:
+    return {processes.SERVICE_MARK: request["mark"], processes.SESSION_MARK: request["session"]}
+
+
+def _recorded(request: dict[str, Any], folder: Path, pid: int) -> dict[str, Any]:
     server, own = processes.read(pid), processes.read(os.getpid())
     record = {
         "name": request["name"],
@@ -128,11 +151,15 @@ def _recorded(request: dict[str, Any], folder: Path, pid: int, mark: str) -> dic
         "started": server.started if server else 0,
         "supervisor": os.getpid(),
         "supervisor_started": own.started if own else 0,
-        "mark": mark,
-        "session": request["env"].get(processes.SESSION_MARK),
+        "mark": request["mark"],
+        "session": request["session"],
         "log": str(folder / "log"),
     }
-    files.write_json(folder / "started.json", record)
+    try:
+        files.write_json(folder / "started.json", record)
+    except OSError:  # a server that nobody knows of must not run
+        os.kill(pid, signal.SIGKILL)
+        raise
     return record
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from autotuner.errors import StopStudy, TransportError, UsageError
 from autotuner.model.host import Host
-from autotuner.services.base import LaunchSpec
+from autotuner.services.base import Handle, LaunchSpec
 from autotuner.services.hostside import HostSide
 from autotuner.services.onhost import processes, supervise
 from autotuner.services.process import ProcessManager
@@ -31,17 +32,31 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+class Session(ProcessManager):
+    """Starts everything for one session that may act."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.host_side.state) / "sessions" / "1"
+
+    def begin(self, spec: LaunchSpec) -> Handle:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "live").touch()
+        (self.folder / "snapshot.json").write_text(json.dumps({"token": "t"}))
+        return self.start(spec, session=str(self.folder))
+
+
 @pytest.fixture
-def manager(tmp_path: Path) -> ProcessManager:
-    return ProcessManager(HostSide(LocalTransport(), state=str(tmp_path / "state")))
+def manager(tmp_path: Path) -> Session:
+    return Session(HostSide(LocalTransport(), state=str(tmp_path / "state")))
 
 
 def python(code: str, name: str = "server", **more: object) -> LaunchSpec:
     return LaunchSpec(name=name, argv=(sys.executable, "-u", "-c", code), **more)  # type: ignore[arg-type]
 
 
-def test_exit_code_log_and_idempotent_stop(manager: ProcessManager) -> None:
-    handle = manager.start(python("print('one'); import sys; sys.exit(3)"))
+def test_exit_code_log_and_idempotent_stop(manager: Session) -> None:
+    handle = manager.begin(python("print('one'); import sys; sys.exit(3)"))
     until(lambda: not manager.status(handle).running, "the end")
     assert manager.status(handle).exit_code == 3
     assert manager.log(handle) == b"one\n"
@@ -50,23 +65,23 @@ def test_exit_code_log_and_idempotent_stop(manager: ProcessManager) -> None:
     manager.stop(handle, timeout_s=5)
 
 
-def test_a_server_is_told_its_name_beside_what_is_recorded(manager: ProcessManager) -> None:
-    handle = manager.start(python(f"import os; print(os.environ[{processes.SERVICE_MARK!r}])", name="candidate-7"))
+def test_a_server_is_told_its_name_beside_what_is_recorded(manager: Session) -> None:
+    handle = manager.begin(python(f"import os; print(os.environ[{processes.SERVICE_MARK!r}])", name="candidate-7"))
     until(lambda: not manager.status(handle).running, "the end")
     assert processes.service_name(manager.log(handle).decode()) == "candidate-7"
     assert processes.service_name("") == ""
 
 
-def test_death_by_signal_is_negative(manager: ProcessManager) -> None:
-    handle = manager.start(python("import time; time.sleep(600)"))
+def test_death_by_signal_is_negative(manager: Session) -> None:
+    handle = manager.begin(python("import time; time.sleep(600)"))
     assert manager.status(handle).running
     os.kill(handle.pid, signal.SIGKILL)
     until(lambda: not manager.status(handle).running, "the end")
     assert manager.status(handle).exit_code == -9
 
 
-def test_a_second_manager_knows_the_server(manager: ProcessManager) -> None:
-    handle = manager.start(python("import time; print('up'); time.sleep(600)"))
+def test_a_second_manager_knows_the_server(manager: Session) -> None:
+    handle = manager.begin(python("import time; print('up'); time.sleep(600)"))
     other = ProcessManager(HostSide(LocalTransport(), state=manager.host_side.state))
     assert other.status(handle).running
     until(lambda: other.log(handle) == b"up\n", "the log")
@@ -75,17 +90,17 @@ def test_a_second_manager_knows_the_server(manager: ProcessManager) -> None:
     assert manager.status(handle).exit_code == -15
 
 
-def test_the_same_name_is_not_started_twice(manager: ProcessManager) -> None:
-    handle = manager.start(python("import time; time.sleep(600)"))
+def test_the_same_name_is_not_started_twice(manager: Session) -> None:
+    handle = manager.begin(python("import time; time.sleep(600)"))
     with pytest.raises(TransportError, match="runs already"):
-        manager.start(python("pass"))
+        manager.begin(python("pass"))
     manager.stop(handle, timeout_s=5)
-    again = manager.start(python("print(2)"))
+    again = manager.begin(python("print(2)"))
     until(lambda: not manager.status(again).running, "the end")
 
 
 @pytest.mark.parametrize("env", ["None", "{'PATH': '/usr/bin:/bin'}"], ids=["marked", "without our environment"])
-def test_stop_finds_what_left_the_group(manager: ProcessManager, tmp_path: Path, env: str) -> None:
+def test_stop_finds_what_left_the_group(manager: Session, tmp_path: Path, env: str) -> None:
     """A stubborn server whose grandchild has a session of its own, and whose child died: an orphan."""
     pid_file = tmp_path / "pid"
     grandchild = f"import subprocess; p = subprocess.Popen(['sleep', '600'], start_new_session=True, env={env}); print(p.pid)"
@@ -93,7 +108,7 @@ def test_stop_finds_what_left_the_group(manager: ProcessManager, tmp_path: Path,
         f"import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         f"subprocess.run([sys.executable, '-c', {grandchild!r}], stdout=open({str(pid_file)!r}, 'w')); time.sleep(600)"
     )
-    handle = manager.start(python(code))
+    handle = manager.begin(python(code))
     until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), "the grandchild")
     pid = int(pid_file.read_text())
     assert running(pid)
@@ -103,8 +118,8 @@ def test_stop_finds_what_left_the_group(manager: ProcessManager, tmp_path: Path,
     assert manager.status(handle).exit_code == -9
 
 
-def test_a_reused_pid_is_not_ours(manager: ProcessManager) -> None:
-    handle = manager.start(python("import time; time.sleep(600)"))
+def test_a_reused_pid_is_not_ours(manager: Session) -> None:
+    handle = manager.begin(python("import time; time.sleep(600)"))
     record = next(iter(supervise.records(Path(manager.host_side.state))))
     assert supervise.members(record) != set()
     stranger = {**record, "started": record["started"] - 1, "mark": "other", "supervisor_started": 0}
@@ -112,8 +127,8 @@ def test_a_reused_pid_is_not_ours(manager: ProcessManager) -> None:
     manager.stop(handle, timeout_s=5)
 
 
-def test_killed_supervisor_leaves_a_server_that_can_be_stopped(manager: ProcessManager) -> None:
-    handle = manager.start(python("import time; time.sleep(600)"))
+def test_killed_supervisor_leaves_a_server_that_can_be_stopped(manager: Session) -> None:
+    handle = manager.begin(python("import time; time.sleep(600)"))
     record = next(iter(supervise.records(Path(manager.host_side.state))))
     os.kill(record["supervisor"], signal.SIGKILL)
     until(lambda: not running(record["supervisor"]), "the end of the supervisor")
@@ -124,25 +139,23 @@ def test_killed_supervisor_leaves_a_server_that_can_be_stopped(manager: ProcessM
     assert (status.running, status.exit_code) == (False, None)
 
 
-def test_secrets_are_resolved_on_the_host_and_never_in_argv(
-    manager: ProcessManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_resolved_on_the_host_and_never_in_argv(manager: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("from-file\n")
     monkeypatch.setenv("THE_TOKEN", "from-env")
     secrets = {"A": "env:THE_TOKEN", "B": f"file:{tmp_path}/token"}
-    handle = manager.start(python("import os; print(os.environ['A'], os.environ['B'])", secrets=secrets))
+    handle = manager.begin(python("import os; print(os.environ['A'], os.environ['B'])", secrets=secrets))
     until(lambda: manager.log(handle) == b"from-env from-file\n", "the secrets")
     for path in (tmp_path / "state").rglob("*.json"):
         assert "from-env" not in path.read_text()
 
 
-def test_missing_secret_program_and_folder_are_named(manager: ProcessManager) -> None:
+def test_missing_secret_program_and_folder_are_named(manager: Session) -> None:
     with pytest.raises(StopStudy, match="secret A: the variable NO_SUCH is not set"):
-        manager.start(python("pass", secrets={"A": "env:NO_SUCH"}))
+        manager.begin(python("pass", secrets={"A": "env:NO_SUCH"}))
     with pytest.raises(StopStudy, match="/no/such/python: No such file"):
-        manager.start(LaunchSpec(name="x", argv=("/no/such/python",)))
+        manager.begin(LaunchSpec(name="x", argv=("/no/such/python",)))
     with pytest.raises(StopStudy, match="/no/such/folder: No such file"):
-        manager.start(python("pass", cwd="/no/such/folder"))
+        manager.begin(python("pass", cwd="/no/such/folder"))
 
 
 def test_the_log_of_a_chatty_server_is_bounded_and_offsets_stay(tmp_path: Path) -> None:
@@ -160,9 +173,9 @@ def test_the_log_of_a_chatty_server_is_bounded_and_offsets_stay(tmp_path: Path) 
     assert content.endswith(b"xxxtail")
 
 
-def test_old_servers_logs_are_pruned(manager: ProcessManager) -> None:
+def test_old_servers_logs_are_pruned(manager: Session) -> None:
     for number in range(supervise.KEPT + 3):
-        handle = manager.start(python("pass", name=f"candidate-{number}"))
+        handle = manager.begin(python("pass", name=f"candidate-{number}"))
         until(lambda handle=handle: not manager.status(handle).running, "the end")
     assert len(list((Path(manager.host_side.state) / "services").iterdir())) <= supervise.KEPT + 1
 
