@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import importlib.resources
@@ -66,6 +67,13 @@ class HostSide:
                 f"{self.transport.address}: {command}: {reply['error']}", hint=f"free some space under {self._state}, or make it writable"
             )
         return dict(reply)
+
+    def over(self, transport: Transport) -> HostSide:
+        """The same programs over another connection to the same host; nothing is installed anew."""
+        self._ensure()
+        other = copy.copy(self)
+        other.transport = transport
+        return other
 
     def by_hand(self, command: str, folder: str) -> str:
         """The command line with which a person on the host calls one of the programs."""
