@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-
-
-def obey(unit: str) -> None:
-    """Fail or wait as the files beside the unit say."""
-    failures, slow = Path(f"/var/tmp/{unit}.failures"), Path(f"/var/tmp/{unit}.slow")  # noqa: S108 - outlives a reboot of the test host
-    left = int(failures.read_text()) if failures.exists() else 0
-    if left > 0:
-        failures.write_text(str(left - 1))
-        sys.exit(1)
-    if slow.exists():
-        time.sleep(float(slow.read_text()))
 
 
 def main() -> None:
     """Serve for ever."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--unit", required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--served-model-name", required=True)
     args, _ = parser.parse_known_args()
-    obey(args.unit)
     models = {"object": "list", "data": [{"id": args.served_model_name, "object": "model"}]}
 
     class Answers(BaseHTTPRequestHandler):

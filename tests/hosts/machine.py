@@ -169,11 +169,11 @@ class Machine(Production):
 
     def cut(self) -> None:
         """Pull the network cable."""
-        _call("ip", "link", "set", self.link, "down")
+        self._enter(["ip", "link", "set", "host0", "down"], "-n")
 
     def join(self) -> None:
         """Put the cable back."""
-        _call("ip", "link", "set", self.link, "up")
+        self._enter(["ip", "link", "set", "host0", "up"], "-n")
 
     def drop(self, *, direction: str = "both") -> None:
         """Lose every packet silently: those ``in`` to the host, those ``out`` of it, or ``both``."""
@@ -279,6 +279,8 @@ class Machine(Production):
         return self.leader != 0 and Path(f"/sys/class/net/{self.link}").exists()
 
     def _connect(self) -> None:
+        # A host that is down is unreachable: what is sent to it must not look for it beyond this machine.
+        _call("ip", "route", "replace", "unreachable", f"{NETWORK}.{self.number}.0/24", "metric", "4000")
         _call("ip", "addr", "replace", f"{self.controller_address}/24", "dev", self.link)
         _call("ip", "link", "set", self.link, "up")
         self._enter(["ip", "addr", "replace", f"{self.address}/24", "dev", "host0"], "-n")
@@ -301,6 +303,7 @@ class Machine(Production):
         until(lambda: not Path(f"/sys/class/net/{self.link}").exists(), f"the end of {self.link}")
 
     def _clear(self) -> None:
+        _call("ip", "route", "del", "unreachable", f"{NETWORK}.{self.number}.0/24", "metric", "4000", check=False)
         while self.root.is_mount():
             _call("umount", "-l", str(self.root))
         shutil.rmtree(self.folder, ignore_errors=True)

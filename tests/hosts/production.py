@@ -16,8 +16,16 @@ MODEL = "simulated:kimi-k2.6"
 LIGHT_SERVER = Path(__file__).with_name("light_server.py")
 
 
+_OBEY = "/usr/local/lib/before-production"
+_OBEYING = """#!/bin/sh
+left=$(cat "/var/lib/$1.failures" 2>/dev/null || echo 0)
+if [ "$left" -gt 0 ]; then echo $((left - 1)) >"/var/lib/$1.failures"; exit 1; fi
+sleep "$(cat "/var/lib/$1.slow" 2>/dev/null || echo 0)"
+"""
+
+
 class Production:
-    """What ``Machine`` can do about production."""
+    """What ``Machine`` can do about production. Its units obey ``fail_starts`` and ``slow_starts``."""
 
     engine_python: str
 
@@ -61,15 +69,19 @@ class Production:
         start: bool = True,
         wait: bool = True,
     ) -> list[str]:
-        """Install and start a unit that answers the ready path and the model list and nothing else; its argv.
-
-        It obeys two files: every start fails and takes one off the number in ``/var/tmp/UNIT.failures``; a start takes the seconds in
-        ``/var/tmp/UNIT.slow`` until it answers.
-        """
-        argv = ["/usr/bin/python3", "-S", "-E", str(LIGHT_SERVER), "--unit", unit, "--host", address, "--port", str(port)]
+        """Install and start a unit that answers the ready path and the model list and nothing else; its argv."""
+        argv = ["/usr/bin/python3", "-S", "-E", str(LIGHT_SERVER), "--host", address, "--port", str(port)]
         argv += ["--served-model-name", label, *flags]
         self._install(unit, argv, port=port, directives=directives, enabled=enabled, start=start, wait=wait)
         return argv
+
+    def fail_starts(self, count: int, unit: str = "prod.service") -> None:
+        """Let the next starts of the unit fail."""
+        self.write(f"/var/lib/{unit}.failures", str(count))
+
+    def slow_starts(self, seconds: float, unit: str = "prod.service") -> None:
+        """Let every start of the unit take longer."""
+        self.write(f"/var/lib/{unit}.slow", str(seconds))
 
     def healthy(self, port: int = 30000) -> bool:
         """Whether what listens on the port says that it can serve."""
@@ -88,8 +100,10 @@ class Production:
         start: bool,
         wait: bool,
     ) -> None:
+        self.write(_OBEY, _OBEYING, mode=0o755)
         service = {
             "Environment": '"MARK_OF_PRODUCTION=as before"',
+            "ExecStartPre": f"/bin/sh {_OBEY} {unit}",
             "ExecStart": " ".join(map(unit_word, argv)),
             "TimeoutStopSec": "5",
             **(directives or {}),
