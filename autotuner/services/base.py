@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from autotuner.services.hostside import HostSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,11 @@ class ServiceManager(Protocol):
     """Starts, watches and stops servers on one host through its transport."""
 
     name: str
+
+    @property
+    def host_side(self) -> HostSide:
+        """The host's programs, through which it acts."""
+        ...
 
     def start(self, spec: LaunchSpec, *, session: str) -> Handle:
         """Start the server detached, for the session whose folder on the host is ``session``. Starting what was started is no error.
