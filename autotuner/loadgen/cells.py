@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,8 +9,9 @@ from dataclasses import dataclass, replace
 from autotuner.decide.cells import Window, derive
 from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, TransportError
-from autotuner.loadgen.fleet import Crew, fleet
-from autotuner.loadgen.plan import LANES_PER_WORKER, CellPlan, Share, cell_seconds
+from autotuner.loadgen.crew import Crew, shares_of
+from autotuner.loadgen.fleet import Fleet, fleet
+from autotuner.loadgen.plan import CellPlan, Share, cell_seconds
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.steering import Steering
 from autotuner.model.measurement import CellResult, RequestRecord
@@ -43,15 +43,18 @@ def measure_cell(
     plan: CellPlan,
     read_counters: Callable[[], Counters] | None,
     should_stop: Callable[[], bool],
+    workers: Fleet | None = None,
 ) -> CellMeasurement:
     """Measure ``cell`` on the server at ``base_url``; emptying its prefix cache before is the caller's business.
 
+    ``workers`` drive the load, those of this machine by default; ``base_url`` is how they reach the server.
     Failures of requests are counted, not raised. Raises ``Interrupted`` within a second of ``should_stop``, and ``RetryTrial`` when a load
-    worker of this machine fails.
+    worker fails or the way to it is lost.
     """
+    workers = workers or fleet()
+    count = workers.size(cell.concurrency)
     counters = _Counting(read_counters)
-    with fleet().crew(_workers(cell.concurrency)) as crew:
-        steering = Steering(plan, concurrency=cell.concurrency, domains=len(prompts.domains), begin_ns=time.monotonic_ns())
+    with workers.crew(count) as crew:
         template = Share(
             base_url=base_url.rstrip("/"),
             model=model,
@@ -63,27 +66,19 @@ def measure_cell(
             warmup_s=plan.warmup_s,
             request_timeout_s=plan.request_timeout_s,
             seed=plan.seed,
-            begin_ns=steering.begin_ns,
         )
-        crew.start(_shares(template, _workers(cell.concurrency)))
+        cell_begin_ns = crew.start(shares_of(template, count))
+        steering = Steering(plan, concurrency=cell.concurrency, domains=len(prompts.domains), begin_ns=cell_begin_ns)
         begin_ns, end_ns = _steer(crew, steering, counters, should_stop)
         counters.read_after()
         time.sleep(EDGE_S)
         found = crew.stop(begin_ns)
-    window = Window(cell_seconds(begin_ns, steering.begin_ns), cell_seconds(end_ns, steering.begin_ns))
+    window = Window(cell_seconds(begin_ns, cell_begin_ns), cell_seconds(end_ns, cell_begin_ns))
     records, estimated = _counted(found)
     clock = [] if crew.clock == "kernel" else ["times are the client's own: the kernel did not stamp every read"]
-    warnings = [*steering.warnings, *counters.warnings, *estimated, *clock]
+    warnings = [*steering.warnings, *counters.warnings, *estimated, *clock, *crew.warnings]
     result = derive(cell, records, window, before=counters.before, after=counters.after, warnings=warnings)
     return CellMeasurement(result, records)
-
-
-def _workers(concurrency: int) -> int:
-    return min(-(-concurrency // LANES_PER_WORKER), os.cpu_count() or 1)
-
-
-def _shares(template: Share, count: int) -> list[Share]:
-    return [replace(template, lanes=tuple(range(first, template.cell.concurrency, count))) for first in range(count)]
 
 
 def _steer(crew: Crew, steering: Steering, counters: _Counting, should_stop: Callable[[], bool]) -> tuple[int, int]:

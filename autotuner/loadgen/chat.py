@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from autotuner.loadgen.lanes import bears_text
 from autotuner.loadgen.wire import Answer, ReadLog, WireError, read_answer
 from autotuner.model.workload import Sampling
 
-TEXT_KEYS = ("content", "reasoning_content", "reasoning", "tool_calls")
 DETAIL_LIMIT = 300
 
 
 def request_body(*, model: str, prompt: str, sampling: Sampling) -> bytes:
-    """A streaming request without its length limit, which ``with_limit`` adds at the last moment."""
+    """A streaming request without its length limit, which the lane adds at the last moment."""
     body: dict[str, object] = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -26,11 +26,6 @@ def request_body(*, model: str, prompt: str, sampling: Sampling) -> bytes:
     if sampling.ignore_eos:
         body["ignore_eos"] = True
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def with_limit(body: bytes, max_tokens: int) -> bytes:
-    """The request with a limit of tokens for its answer."""
-    return body[:-1] + b',"max_tokens":%d}' % max_tokens
 
 
 @dataclass(slots=True)
@@ -84,20 +79,15 @@ def _event(reply: Reply, stamp: int, name: bytes, data: bytes) -> None:
     before = reply.completion_tokens or 0
     counted = _usage(reply, event.get("usage"))
     choices = event.get("choices") or []
-    bears_text = any(_bears_text(choice) for choice in choices)
+    with_text = any(bears_text(choice) for choice in choices)
     for choice in choices:
         reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
     _details(reply, event.get("sglext"))
     # A rise without text is a token that is no whole character yet; before the first text it may be the role chunk's.
     rose = bool(choices) and bool(reply.chunks) and counted and (reply.completion_tokens or 0) > before
-    if bears_text or rose:
+    if with_text or rose:
         reply.counted = reply.counted and counted
         reply.chunks.append((stamp, (reply.completion_tokens or 0) if reply.counted else len(reply.chunks) + 1))
-
-
-def _bears_text(choice: Mapping[str, object]) -> bool:
-    delta = choice.get("delta") or {}
-    return bool(choice.get("text")) or (isinstance(delta, dict) and any(delta.get(key) for key in TEXT_KEYS))
 
 
 def _usage(reply: Reply, usage: Mapping[str, object] | None) -> bool:

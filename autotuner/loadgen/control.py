@@ -40,15 +40,18 @@ def as_transport_error(error: Exception, what: str) -> TransportError:
 
 
 class ControlClient:
-    """Talks to a server beside the load. ``base_url`` is ``http://address:port``; every call takes ``timeout_s`` at most."""
+    """Talks to a server beside the load. ``base_url`` is ``http://address:port``; every call takes ``timeout_s`` at most.
 
-    def __init__(self, base_url: str, timeout_s: float = 10) -> None:
+    ``transport`` is another way to it than TCP from this machine; it is closed with the client.
+    """
+
+    def __init__(self, base_url: str, timeout_s: float = 10, transport: httpx.BaseTransport | None = None) -> None:
         self.base_url = base_url.rstrip("/")
         try:
             # The server under test is addressed directly, whatever proxies the user's environment names.
             # Connections are not kept: servers close idle ones after a few seconds, and the request that meets that is lost.
             limits = httpx.Limits(max_keepalive_connections=0)
-            self._client = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits)
+            self._client = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits, transport=transport)
         except HTTPX_ERRORS as error:
             raise as_transport_error(error, f"address {base_url}") from error
 

@@ -1,4 +1,4 @@
-"""The load workers of this process: started once, lent to one cell at a time, ended with this process."""
+"""Load workers: started once, lent to one cell at a time, kept for the next."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import atexit
 import contextlib
 import json
 import os
-import selectors
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, reduce
-from typing import IO, cast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import IO, Any, cast
 
 from pydantic import TypeAdapter
 
 from autotuner.errors import RetryTrial
-from autotuner.loadgen.plan import Progress, Share
+from autotuner.loadgen.crew import Crew, Found, LoadWorker, Message, Ready
+from autotuner.loadgen.lanes import Progress
+from autotuner.loadgen.plan import LANES_PER_WORKER, Share
 from autotuner.model.measurement import RequestRecord
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
 READ_SIZE = 1 << 20
 
 _SHARE = TypeAdapter(Share)
@@ -31,7 +30,9 @@ _RECORDS = TypeAdapter(list[RequestRecord])
 
 
 class Worker:
-    """One worker process and the pipe to it."""
+    """A worker process of this machine and the pipe to it."""
+
+    lead_s = 0.0
 
     def __init__(self) -> None:
         # A session of its own: Ctrl-C is for the tuner, which then stops its workers in good order.
@@ -44,11 +45,17 @@ class Worker:
         )
         os.set_blocking(self._stdout.fileno(), False)
         self._partial: list[bytes] = []
+        self._share: Share | None = None
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"load worker {self.pid}"
 
     @property
     def alive(self) -> bool:
@@ -63,16 +70,23 @@ class Worker:
         """The descriptor to wait on for messages."""
         return self._stdout.fileno()
 
-    def say(self, message: bytes) -> None:
-        """Send one message. Raises ``RetryTrial`` when the worker is gone."""
-        stdin = cast("IO[bytes]", self._process.stdin)
-        try:
-            stdin.write(message + b"\n")
-            stdin.flush()
-        except OSError as error:
-            raise self._gone(str(error)) from error
+    def prepare(self, share: Share) -> None:
+        """Keep its share until it begins: here an order takes no time."""
+        self._share = share
 
-    def messages(self) -> Iterator[Mapping[str, object]]:
+    def begin(self, begin_ns: int) -> None:
+        """Have its lanes start."""
+        share = replace(cast("Share", self._share), begin_ns=begin_ns)
+        self._say(b'{"run":%b}' % _SHARE.dump_json(share))
+
+    def tend(self) -> None:
+        """Nothing: its input closes when this process ends."""
+
+    def stop(self, from_ns: int) -> None:
+        """Stop its lanes."""
+        self._say(b'{"stop":%d}' % from_ns)
+
+    def messages(self) -> Iterator[Message]:
         """The messages that have come. Raises ``RetryTrial`` when the worker is gone or reports a defect of its own."""
         while True:
             try:
@@ -87,10 +101,7 @@ class Worker:
             *lines, rest = b"".join([*self._partial, data]).split(b"\n")
             self._partial = [rest]
             for line in lines:
-                message = json.loads(line)
-                if "defect" in message:
-                    raise self._gone(str(message["defect"]).strip())
-                yield message
+                yield self._message(json.loads(line))
 
     def close(self) -> None:
         """End the process: it stops when its input closes, at the latest by SIGKILL."""
@@ -108,87 +119,55 @@ class Worker:
         self._process.kill()
         self.close()
 
+    def _say(self, message: bytes) -> None:
+        stdin = cast("IO[bytes]", self._process.stdin)
+        try:
+            stdin.write(message + b"\n")
+            stdin.flush()
+        except OSError as error:
+            raise self._gone(str(error)) from error
+
+    def _message(self, message: Mapping[str, Any]) -> Message:
+        if "progress" in message:
+            return _PROGRESS.validate_python(message["progress"])
+        if "records" in message:
+            records = zip(_RECORDS.validate_python(message["records"]), message["counted"], strict=True)
+            return Found(records=list(records), clock=message["clock"])
+        if "ready" in message:
+            return Ready()
+        raise self._gone(str(message.get("defect")).strip())
+
     def _gone(self, why: str) -> RetryTrial:
-        return RetryTrial(f"load worker {self.pid} failed: {why}", hint="the cell can be measured again; is this machine out of memory?")
-
-
-class Crew:
-    """The workers of one cell, acting as one."""
-
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self._workers = workers
-        self._progress: dict[int, Progress] = {}
-        self.clock = "kernel"
-        """Whose timestamps the records of the last cell carry: ``kernel``, or ``user`` where the kernel gave none."""
-        self._selector = selectors.DefaultSelector()
-        for worker in workers:
-            self._selector.register(worker, selectors.EVENT_READ)
-
-    def start(self, shares: Sequence[Share]) -> None:
-        """Give every worker its share."""
-        for worker, share in zip(self._workers, shares, strict=True):
-            worker.say(b'{"run":%b}' % _SHARE.dump_json(share))
-
-    def progress(self, timeout_s: float) -> Progress:
-        """The sum over the workers, after the next message or ``timeout_s``."""
-        for worker, message in self._messages(timeout_s):
-            if "progress" in message:
-                self._progress[worker.pid] = _PROGRESS.validate_python(message["progress"])
-        return reduce(Progress.__add__, self._progress.values(), Progress())
-
-    def stop(self, from_ns: int) -> list[tuple[RequestRecord, bool]]:
-        """Stop all; every request that did not end before ``from_ns``, with whether its tokens were counted chunk by chunk."""
-        for worker in self._workers:
-            worker.say(b'{"stop":%d}' % from_ns)
-        found: list[tuple[RequestRecord, bool]] = []
-        waiting = {worker.pid for worker in self._workers}
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while waiting:
-            if time.monotonic() > deadline:
-                raise RetryTrial(f"{len(waiting)} load workers gave no records within {STOP_TIMEOUT_S:g} s")
-            for worker, message in self._messages(1.0):
-                if "records" in message:
-                    records = _RECORDS.validate_python(message["records"])
-                    found.extend(zip(records, cast("list[bool]", message["counted"]), strict=True))
-                    self.clock = "user" if message["clock"] == "user" else self.clock
-                    waiting.discard(worker.pid)
-        return sorted(found, key=lambda pair: (pair[0].start_s, pair[0].index))
-
-    def await_ready(self, newcomers: Sequence[Worker]) -> None:
-        """Wait until freshly started workers take orders."""
-        waiting = {worker.pid for worker in newcomers}
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while waiting:
-            if time.monotonic() > deadline:
-                raise RetryTrial(f"{len(waiting)} load workers did not start within {START_TIMEOUT_S:g} s")
-            waiting -= {worker.pid for worker, message in self._messages(1.0) if "ready" in message}
-
-    def close(self) -> None:
-        """Give back what waiting needs."""
-        self._selector.close()
-
-    def _messages(self, timeout_s: float) -> Iterator[tuple[Worker, Mapping[str, object]]]:
-        for key, _ in self._selector.select(timeout_s):
-            worker = cast("Worker", key.fileobj)
-            for message in worker.messages():
-                yield worker, message
+        return RetryTrial(f"{self.name} failed: {why}", hint="the cell can be measured again; is this machine out of memory?")
 
 
 class Fleet:
-    """Workers at rest. Safe to use from several threads."""
+    """Workers of one machine at rest. Safe to use from several threads.
 
-    def __init__(self) -> None:
-        self._idle: list[Worker] = []
+    ``make`` starts one; ``cpus`` says how many processors there are, since more workers would only be in each other's way.
+    """
+
+    def __init__(self, make: Callable[[], LoadWorker], cpus: Callable[[], int]) -> None:
+        self._make = make
+        self._cpus = cpus
+        self._idle: list[LoadWorker] = []
         self._lock = threading.Lock()
+
+    def size(self, concurrency: int) -> int:
+        """How many workers a cell of so many lanes gets."""
+        return min(-(-concurrency // LANES_PER_WORKER), self._cpus())
 
     @contextlib.contextmanager
     def crew(self, count: int) -> Iterator[Crew]:
         """Lend ``count`` workers that take orders; those that did not come to a regular end are ended."""
         workers = self._take(count)
-        newcomers = [Worker() for _ in range(count - len(workers))]
-        workers += newcomers
-        crew = Crew(workers)
+        newcomers: list[LoadWorker] = []
+        crew: Crew | None = None
         try:
+            while len(workers) < count:
+                newcomers.append(self._make())
+                workers.append(newcomers[-1])
+            crew = Crew(workers)
             crew.await_ready(newcomers)
             yield crew
         except BaseException:
@@ -199,14 +178,15 @@ class Fleet:
             with self._lock:
                 self._idle.extend(workers)
         finally:
-            crew.close()
+            if crew is not None:
+                crew.close()
 
     def close(self) -> None:
         """End all workers at rest."""
         for worker in self._take(len(self._idle)):
             worker.close()
 
-    def _take(self, count: int) -> list[Worker]:
+    def _take(self, count: int) -> list[LoadWorker]:
         with self._lock:
             taken, self._idle = self._idle[:count], self._idle[count:]
         living = [worker for worker in taken if worker.alive]
@@ -218,7 +198,7 @@ class Fleet:
 
 @cache
 def fleet() -> Fleet:
-    """The fleet of this process; its workers end with it."""
-    made = Fleet()
+    """The fleet of this process on this machine; its workers end with it."""
+    made = Fleet(Worker, lambda: os.cpu_count() or 1)
     atexit.register(made.close)
     return made

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotuner.loadgen.chat import request_body
+from autotuner.loadgen.lanes import Pace
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.model.workload import Cell, Sampling
 
 LANES_PER_WORKER = 32
 """Beyond this one process would begin to limit what it measures (one Python client read 9374 tok/s where the server gave 17220)."""
-SHORTEST_WARM_UP = 32
-"""Tokens of the shortest warm-up answer."""
 
 
 def cell_seconds(at_ns: int, begin_ns: int) -> float:
@@ -60,45 +60,22 @@ class Share:
     warmup_s: float
     request_timeout_s: float
     seed: int
-    begin_ns: int
-    """CLOCK_MONOTONIC at which the cell began, the same for all workers."""
+    begin_ns: int = 0
+    """CLOCK_MONOTONIC at which the cell began, the same for all workers; of the host where they run there."""
 
-    def limit(self, lane: int, at_ns: int) -> int:
-        """Tokens that an answer begun at ``at_ns`` may have.
-
-        While warming up, lanes get answers of different length, so that they do not go on in step: in step, prefill and decode would
-        take turns and a short window would see only one of them.
-        """
-        full = self.cell.output_tokens
-        if at_ns - self.begin_ns >= self.warmup_s * 1e9:
-            return full
-        return min(full, max(SHORTEST_WARM_UP, full * lane // self.cell.concurrency))
-
-    def start_delay_s(self, lane: int) -> float:
-        """Lanes start one after another over half of the warm-up."""
-        return self.warmup_s / 2 * lane / self.cell.concurrency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far the lanes of a worker, or of all workers, have come. Sums over workers, but for ``last_end_ns``."""
-
-    first: int = 0
-    """Lanes that have seen a token."""
-    answered: int = 0
-    failed: int = 0
-    dead: int = 0
-    """Lanes whose last requests all failed."""
-    reads: int = 0
-    last_end_ns: int = 0
-    """When the last answer ended."""
-
-    def __add__(self, other: Progress) -> Progress:
-        return Progress(
-            first=self.first + other.first,
-            answered=self.answered + other.answered,
-            failed=self.failed + other.failed,
-            dead=self.dead + other.dead,
-            reads=self.reads + other.reads,
-            last_end_ns=max(self.last_end_ns, other.last_end_ns),
+    @property
+    def pace(self) -> Pace:
+        """What its lanes need to know to keep time."""
+        return Pace(
+            lanes=self.lanes,
+            concurrency=self.cell.concurrency,
+            output_tokens=self.cell.output_tokens,
+            warmup_s=self.warmup_s,
+            begin_ns=self.begin_ns,
         )
+
+    def body(self, lane: int, turn: int) -> bytes:
+        """The request of a lane in its turn, without its length limit."""
+        index = turn * self.cell.concurrency + lane
+        prompt = self.prompts.prompt(self.cell.context, index, run=f"{self.cell.key}/{self.seed}")
+        return request_body(model=self.model, prompt=prompt.text, sampling=self.sampling)

@@ -75,9 +75,13 @@ class PromptSource:
         """The same prompts, sized for another tokenizer."""
         return replace(self, fit=fit)
 
+    def domain(self, index: int) -> Domain:
+        """The domain of prompt number ``index``."""
+        return self.domains[index % len(self.domains)]
+
     def prompt(self, context: int, index: int, run: str = "") -> Prompt:
         """Prompt number ``index`` for a context in tokens. ``run`` changes the nonce and nothing else."""
-        domain = self.domains[index % len(self.domains)]
+        domain = self.domain(index)
         rng = random.Random(f"{self.seed}/{self.holdout}/{index}")  # noqa: S311 - a repeatable choice of texts
         texts = _texts()[domain]
         questions = texts.holdout if self.holdout else texts.questions

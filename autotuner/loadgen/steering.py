@@ -7,7 +7,8 @@ from itertools import pairwise
 from statistics import median
 
 from autotuner.decide.cells import STALL, stalled
-from autotuner.loadgen.plan import CellPlan, Progress
+from autotuner.loadgen.lanes import Progress
+from autotuner.loadgen.plan import CellPlan
 
 LONGEST_SLICE_S = 0.4
 RATE_TOLERANCE = 0.2

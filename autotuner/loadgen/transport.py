@@ -6,16 +6,12 @@ Give ``extensions={"log": ReadLog()}`` with the request to keep the log of an ex
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections import deque
 from collections.abc import AsyncIterator
 
 import httpx
 
-from autotuner.loadgen.wire import Answer, Connection, ReadLog, WireError, read_answer, read_head
-
-CONNECT_TIMEOUT_S = 10.0
+from autotuner.loadgen.lanes import Connections
+from autotuner.loadgen.wire import Answer, ReadLog, WireError, read_answer, read_head
 
 
 class MeasuredTransport(httpx.AsyncBaseTransport):
@@ -24,12 +20,10 @@ class MeasuredTransport(httpx.AsyncBaseTransport):
     ``spare`` connections at most are kept open ahead of time. ``stall_s`` is how long an exchange may be silent.
     """
 
-    def __init__(self, *, stall_s: float, spare: int = 0, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(self, *, stall_s: float, spare: int = 0) -> None:
         self._stall_s = stall_s
         self._spare = spare
-        self._connect_timeout_s = connect_timeout_s
-        self._idle: deque[Connection] = deque()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._connections: dict[tuple[str, int], Connections] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """The answer, its log in ``extensions["log"]``; every failure is an exception of httpx."""
@@ -38,8 +32,7 @@ class MeasuredTransport(httpx.AsyncBaseTransport):
         log = request.extensions.get("log") or ReadLog()
         content = _serialised(request, await request.aread())
         try:
-            connection = await self._take(request.url)
-            self._replenish(request.url)
+            connection = await self._to(request.url).take()
             await connection.exchange(content, log, stall_s=self._stall_s, on_read=request.extensions.get("on_read"))
             head = read_head(b"".join(data for _, data in log.reads[:64]))
         except WireError as error:
@@ -50,31 +43,14 @@ class MeasuredTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close the spare connections."""
-        for task in self._opening:
-            task.cancel()
-        await asyncio.gather(*self._opening, return_exceptions=True)
-        while self._idle:
-            self._idle.popleft().close()
+        for connections in self._connections.values():
+            await connections.aclose()
 
-    async def _take(self, url: httpx.URL) -> Connection:
-        while self._idle:
-            connection = self._idle.popleft()
-            if connection.fresh():
-                return connection
-            connection.close()
-        return await Connection.open(url.host, url.port or 80, timeout_s=self._connect_timeout_s)
-
-    def _replenish(self, url: httpx.URL) -> None:
-        if len(self._idle) + len(self._opening) >= self._spare:
-            return
-        task = asyncio.get_running_loop().create_task(self._open_spare(url))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-
-    async def _open_spare(self, url: httpx.URL) -> None:
-        # A refused spare is no failure: the request that needs a connection will see it.
-        with contextlib.suppress(WireError):
-            self._idle.append(await Connection.open(url.host, url.port or 80, timeout_s=self._connect_timeout_s))
+    def _to(self, url: httpx.URL) -> Connections:
+        key = (url.host, url.port or 80)
+        if key not in self._connections:
+            self._connections[key] = Connections(*key, spare=self._spare)
+        return self._connections[key]
 
 
 class _LoggedBody(httpx.AsyncByteStream):

@@ -1,9 +1,9 @@
 """The wire core: one request on one TCP connection, reads stamped by the kernel and only logged while it runs.
 
-Standard library only and free of other modules of the project, so that this one file can be shipped to a host. Parsing (HTTP head, chunks,
-server-sent events) happens afterwards, from the log, so that neither JSON nor a slow event loop can move a timestamp. All times are
-nanoseconds of CLOCK_MONOTONIC, which every process of one machine shares; kernel stamps are CLOCK_REALTIME and converted by an offset
-that is taken once per request.
+Standard library only, Python 3.10 on, and free of other modules of the project, so that this one file can be sent to a host. Parsing (HTTP
+head, chunks, server-sent events) happens afterwards, from the log, so that neither JSON nor a slow event loop can move a timestamp. All
+times are nanoseconds of CLOCK_MONOTONIC, which every process of one machine shares; kernel stamps are CLOCK_REALTIME and converted by an
+offset that is taken once per request.
 """
 
 from __future__ import annotations
@@ -67,23 +67,33 @@ class Connection:
     @classmethod
     async def open(cls, host: str, port: int, *, timeout_s: float) -> Connection:
         """Connect. Raises ``WireError`` of kind ``connection``."""
+        opening = asyncio.ensure_future(cls._connect(host, port))
+        try:
+            done, _ = await asyncio.wait({opening}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            _let_go(opening)
+            raise
+        if not done:
+            _let_go(opening)
+            raise WireError("connection", f"{host}:{port}: no connection within {timeout_s:g} s")
+        return opening.result()
+
+    @classmethod
+    async def _connect(cls, host: str, port: int) -> Connection:
         loop = asyncio.get_running_loop()
         failure = f"no address for {host}"
         try:
-            async with asyncio.timeout(timeout_s):
-                for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                    sock = _new_socket(family, kind, protocol)
-                    try:
-                        await loop.sock_connect(sock, address)
-                    except BaseException as error:
-                        sock.close()
-                        if not isinstance(error, OSError):
-                            raise
-                        failure = f"{host}:{port}: {error.strerror or error}"
-                        continue
-                    return cls(sock)
-        except TimeoutError:
-            failure = f"{host}:{port}: no connection within {timeout_s:g} s"
+            for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                sock = _new_socket(family, kind, protocol)
+                try:
+                    await loop.sock_connect(sock, address)
+                except BaseException as error:
+                    sock.close()
+                    if not isinstance(error, OSError):
+                        raise
+                    failure = f"{host}:{port}: {error.strerror or error}"
+                    continue
+                return cls(sock)
         except OSError as error:
             failure = f"{host}:{port}: {error.strerror or error}"
         raise WireError("connection", failure)
@@ -197,6 +207,12 @@ class Connection:
             self._done.set_result(None)
         else:
             self._done.set_exception(error)
+
+
+def _let_go(opening: asyncio.Future[Connection]) -> None:
+    """Give up an attempt to connect; a connection that comes of it all the same is closed."""
+    opening.add_done_callback(lambda done: None if done.cancelled() or done.exception() else done.result().close())
+    opening.cancel()
 
 
 class _Watchdog:

@@ -18,7 +18,8 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from autotuner.loadgen.closed_loop import ClosedLoop
-from autotuner.loadgen.plan import Progress, Share
+from autotuner.loadgen.lanes import Progress
+from autotuner.loadgen.plan import Share
 from autotuner.model.measurement import RequestRecord
 
 PROGRESS_EVERY_S = 0.05

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 
-from autotuner.loadgen.chat import Reply, read_reply, request_body, with_limit
+from autotuner.loadgen.chat import Reply, read_reply, request_body
+from autotuner.loadgen.lanes import with_limit
 from autotuner.loadgen.wire import ReadLog
 from autotuner.model.workload import Sampling
 

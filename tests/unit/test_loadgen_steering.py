@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from autotuner.loadgen.plan import CellPlan, Progress, Share
-from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.lanes import Pace, Progress
+from autotuner.loadgen.plan import CellPlan
 from autotuner.loadgen.steering import Steering
-from autotuner.model.workload import Cell, Sampling
 
 PLAN = CellPlan(window_s=4, warmup_s=1.5, max_window_s=10, max_warmup_s=20, settle_s=3, min_answers=3)
 S = 1_000_000_000
@@ -99,14 +98,10 @@ def test_dead_lanes_end_the_cell_at_once() -> None:
 
 
 def test_warm_up_answers_have_different_lengths_and_measured_ones_do_not() -> None:
-    cell = Cell(context=60, concurrency=8, output_tokens=512)
-    share = Share(
-        base_url="http://x", model="m", chat_path="/", cell=cell, lanes=(), prompts=PromptSource(("code",)), sampling=Sampling(),
-        warmup_s=1.5, request_timeout_s=9, seed=0, begin_ns=0,
-    )  # fmt: skip
-    assert [share.limit(lane, S) for lane in range(8)] == [32, 64, 128, 192, 256, 320, 384, 448]
-    assert {share.limit(lane, 2 * S) for lane in range(8)} == {512}
-    assert [share.start_delay_s(lane) for lane in (0, 4)] == [0, 0.375]
+    pace = Pace(lanes=tuple(range(8)), concurrency=8, output_tokens=512, warmup_s=1.5, begin_ns=0)
+    assert [pace.limit(lane, S) for lane in range(8)] == [32, 64, 128, 192, 256, 320, 384, 448]
+    assert {pace.limit(lane, 2 * S) for lane in range(8)} == {512}
+    assert [pace.start_delay_s(lane) for lane in (0, 4)] == [0, 0.375]
 
 
 def test_the_caps_follow_the_window_and_the_warm_up_unless_given() -> None:
