@@ -1,0 +1,166 @@
+"""What a connection needs: the host document first, then ``~/.ssh/config``, then the defaults of ssh. No network is touched here."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paramiko.config import SSHConfig
+
+from autotuner import disk
+from autotuner.errors import UsageError
+from autotuner.model.host import SshTransport as SshDocument
+from autotuner.transports.ssh.failures import mapped
+from autotuner.transports.ssh.includes import expanded
+from autotuner.transports.ssh.known_hosts import SSH_PORT, host_key_name
+
+_DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+_MOST_HOPS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One machine to log in to: the host itself or a bastion before it."""
+
+    host: str
+    """Name or address that is connected to."""
+    port: int
+    user: str
+    key_name: str
+    """The name under which its host key is known."""
+    known_hosts: tuple[Path, ...]
+    identity_files: tuple[Path, ...]
+    only_these: bool
+    """Whether the identity files were asked for, so that one which cannot be used is an error."""
+    agent: bool
+    passphrase: str | None
+    """Reference (``env:NAME`` or ``file:/PATH``) of the passphrase of the identity files."""
+    password: str | None
+    """Reference of the password; only the host itself is ever given it."""
+
+    @property
+    def who(self) -> str:
+        """How people name it: ``user@host:port``."""
+        return f"{self.user}@{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def targets(document: SshDocument) -> tuple[Target, ...]:
+    """The machines on the way, the host itself last. Raises ``UsageError`` for a configuration that cannot be used."""
+    config = _Config(document)
+    options = config.options(document.hostname)
+    last = config.target(document.hostname, options, user=document.user, port=document.port)
+    last = replace(last, password=document.password)
+    if document.proxy_jump is None and options.get("proxycommand"):
+        raise UsageError(
+            f"{document.hostname}: ProxyCommand of {config.file} is not supported",
+            hint="name the bastion with `proxy_jump: [user@]host[:port]` in the host document",
+        )
+    jumps = document.proxy_jump if document.proxy_jump is not None else options.get("proxyjump", "none")
+    return (*config.bastions(jumps, ()), last)
+
+
+class _Config:
+    def __init__(self, document: SshDocument) -> None:
+        self._document = document
+        name = document.config_file or "~/.ssh/config"
+        self.file = Path(name).expanduser()
+        self._parsed = SSHConfig()
+        if name == "none":
+            return
+        if document.config_file is None and not self.file.exists():
+            return
+        with mapped(str(self.file)), disk.refusals("read", self.file):
+            self._parsed = SSHConfig.from_text(expanded(self.file))
+
+    def options(self, name: str) -> Mapping[str, Any]:
+        with mapped(name):
+            try:
+                return dict(self._parsed.lookup(name))
+            except (ImportError, KeyError, ValueError) as error:
+                raise UsageError(
+                    f"{self.file}: cannot be used for {name}: {error}", hint="write `config_file: none`, or correct the file"
+                ) from error
+
+    def target(self, name: str, options: Mapping[str, Any], *, user: str | None, port: int | None) -> Target:
+        document = self._document
+        host = str(options.get("hostname", name))
+        number = port or _port(str(options.get("port", SSH_PORT)), f"{self.file}: Port of {name}")
+        identity = _identity_files(document, options)
+        known = (document.known_hosts,) if document.known_hosts else tuple(str(options.get("userknownhostsfile", "")).split())
+        return Target(
+            host=host,
+            port=number,
+            user=user or options.get("user") or getpass.getuser(),
+            key_name=str(options.get("hostkeyalias", host_key_name(host, number))),
+            known_hosts=tuple(Path(os.path.expanduser(file)) for file in known or _DEFAULT_KNOWN_HOSTS),  # noqa: PTH111 - as ssh writes it
+            identity_files=tuple(Path(file).expanduser() for file in identity or _default_keys(document)),
+            only_these=document.identity_file is not None,
+            agent=document.agent,
+            passphrase=document.passphrase,
+            password=None,
+        )
+
+    def bastions(self, jumps: str, seen: tuple[str, ...]) -> tuple[Target, ...]:
+        """The bastions of a ProxyJump value. The first one may itself be behind others, as the configuration file says."""
+        hops = [hop.strip() for hop in jumps.split(",") if hop.strip()]
+        if not hops or hops == ["none"]:
+            return ()
+        found = []
+        for hop in hops:
+            user, name, port = _hop(hop)
+            options = self.options(name)
+            found.append(self.target(name, options, user=user, port=port))
+        first = _hop(hops[0])[1]
+        if first in seen or len(seen) + len(hops) > _MOST_HOPS:
+            raise UsageError(
+                f"{self._document.hostname}: its bastions lead back to {first}, or are more than {_MOST_HOPS}",
+                hint=f"correct ProxyJump in {self.file} or `proxy_jump` in the host document",
+            )
+        return (*self.bastions(str(self.options(first).get("proxyjump", "none")), (*seen, first)), *found)
+
+
+def _identity_files(document: SshDocument, options: Mapping[str, Any]) -> list[str]:
+    if document.identity_file is not None:
+        return [document.identity_file]
+    return [file for file in options.get("identityfile", []) if file != "none"]
+
+
+def _default_keys(document: SshDocument) -> tuple[str, ...]:
+    return () if document.agent or document.password else _DEFAULT_KEYS
+
+
+def _hop(text: str) -> tuple[str | None, str, int | None]:
+    user, _, rest = text.removeprefix("ssh://").rstrip("/").rpartition("@")
+    if rest.startswith("["):
+        host, _, port = rest[1:].partition("]")
+        port = port.removeprefix(":")
+    elif rest.count(":") == 1:
+        host, _, port = rest.partition(":")
+    else:
+        host, port = rest, ""
+    if not host:
+        raise UsageError(f"proxy_jump {text!r} names no host", hint="write [user@]host[:port], several with commas")
+    return user or None, host, _port(port, f"proxy_jump {text!r}") if port else None
+
+
+def _port(text: str, what: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise UsageError(f"{what}: {text!r} is not a port", hint="write a number from 1 to 65535")
+
+
+def secret(reference: str, what: str) -> str:
+    """The value behind ``env:NAME`` or ``file:/PATH`` on the controller. Raises ``UsageError`` when it is not there."""
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(name)
+        if not value:
+            raise UsageError(f"{what}: environment variable {name} is not set", hint=f"export {name}=… before starting autotuner")
+        return value
+    with disk.refusals("read", name, then=f"it holds the {what}"):
+        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
