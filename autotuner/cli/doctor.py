@@ -11,27 +11,31 @@ from pathlib import Path
 
 import click
 
+from autotuner.cli.machine_text import facts_rows, machine_object, machine_rows, weights_object
 from autotuner.cli.options import Options
 from autotuner.documents import load_host, load_space
 from autotuner.errors import AutotunerError
 from autotuner.model.facts import HostFacts
 from autotuner.model.host import Host
+from autotuner.model.machine import Machine
 from autotuner.model.recommendation import Check
 from autotuner.model.space import SearchSpace
 
 RECORDS_GIB = 1.0
 """Room that a night's records may need on the controller, with a wide margin."""
 
+_ANSWER_S = 30.0
 _WORDS = {"pass": ("ok", "green"), "warning": ("warning", "yellow"), "fail": ("FAIL", "red")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What was found; ``facts`` is ``None`` when the host could not be looked over."""
+    """What was found; ``machine`` is ``None`` when the host could not be reached, ``facts`` also when something needed was not there."""
 
     host: Host
     facts: HostFacts | None
     checks: tuple[Check, ...]
+    machine: Machine | None = None
 
     @property
     def healthy(self) -> bool:
@@ -57,26 +61,33 @@ def doctor(options: Options, host: str, space: str | None, *, as_json: bool) -> 
 def examine(host: Host, state_dir: Path, *, space: SearchSpace | None = None) -> Examination:
     """Discover the host and run every check; what cannot be reached is a failed check, not an exception."""
     here = check_state_dir(state_dir)
+    way = "ssh" if host.transport.type == "ssh" else "host"
     try:
-        facts, there = _look(host, space)
+        return _look(host, space, here)
     except AutotunerError as error:
-        failed = Check(name="host", status="fail", detail=error.message, hint=error.hint)
+        failed = Check(name=way, status="fail", detail=error.message, hint=error.hint)
         return Examination(host=host, facts=None, checks=(here, failed))
-    return Examination(host=host, facts=facts, checks=(here, *there))
 
 
-def _look(host: Host, space: SearchSpace | None) -> tuple[HostFacts, tuple[Check, ...]]:
-    from autotuner.discover import discover, preflight
+def _look(host: Host, space: SearchSpace | None, here: Check) -> Examination:
+    from autotuner.discover import examine as look_over
     from autotuner.engines.registry import engine_for
     from autotuner.transports.registry import transport_for
 
     engine = engine_for(host)
     transport = transport_for(host)
     try:
-        facts = discover(host, engine, transport)
-        return facts, preflight(host, facts, transport, space=space)
+        transport.run(("true",), timeout_s=_ANSWER_S)  # whoever cannot get in needs no other advice
+        found, there = look_over(host, engine, transport, space=space)
+        way = _way_in(transport.address, transport.rtt_s) if host.transport.type == "ssh" else ()
+        return Examination(host=host, facts=found.facts, machine=found.machine, checks=(here, *way, *there))
     finally:
         transport.close()
+
+
+def _way_in(address: str, rtt_s: float | None) -> tuple[Check, ...]:
+    trip = "" if rtt_s is None else f", {rtt_s * 1000:.1f} ms there and back"
+    return (Check(name="ssh", status="pass", detail=f"{address} answers{trip}"),)
 
 
 def check_state_dir(folder: Path, *, free_gib: Callable[[Path], float] | None = None) -> Check:
@@ -108,6 +119,9 @@ def as_json_text(found: Examination) -> str:
             "healthy": found.healthy,
             "facts": None if facts is None else facts.names(),
             "engine": None if facts is None else {"name": facts.build.engine, "version": facts.build.version},
+            "model": None if facts is None else weights_object(facts.model),
+            "drafter": None if facts is None or facts.drafter is None else weights_object(facts.drafter),
+            "machine": None if found.machine is None else machine_object(found.machine, facts.gpus if facts else ()),
             "fingerprint": None if facts is None else {"digest": facts.fingerprint.digest} | facts.fingerprint.as_dict(),
             "checks": [check.model_dump() for check in found.checks],
         },
@@ -120,7 +134,7 @@ def as_text(found: Examination) -> str:
     """The examination for a person: facts, then every check, failures last so that they stay on the screen."""
     mark = " (simulated)" if found.host.simulate is not None else ""
     order = {"pass": 0, "warning": 1, "fail": 2}
-    lines = [f"{found.host.name}{mark}", *(f"  {line}" for line in _facts_lines(found.facts)), ""]
+    lines = [f"{found.host.name}{mark}", *(f"  {line}" for line in _facts_lines(found)), ""]
     for check in sorted(found.checks, key=lambda check: order[check.status]):
         word, colour = _WORDS[check.status]
         lines.append(f"{click.style(f'{word:<8}', fg=colour)}{check.name}: {check.detail}")
@@ -129,19 +143,10 @@ def as_text(found: Examination) -> str:
     return "\n".join([*lines, "", _verdict(found)])
 
 
-def _facts_lines(facts: HostFacts | None) -> list[str]:
-    if facts is None:
-        return []
-    drafter = facts.drafter
-    gpus = f"{len(facts.gpus)} × {facts.gpus[0].name}, {facts.gpus[0].memory_gib:.0f} GiB each" if facts.gpus else "none"
-    rows = {
-        "GPUs": f"{gpus}, {facts.link}, driver {facts.driver}",
-        "machine": f"{facts.cpus} CPUs, {facts.memory_gib:.0f} GiB, {facts.disk_free_gib:.0f} GiB of disk free",
-        "engine": f"{facts.build.engine} {facts.build.version}, {len(facts.build.flags)} flags",
-        "model": f"{facts.model.path} ({facts.model.architecture or 'unknown architecture'})",
-        "drafter": "none" if drafter is None else f"{drafter.path} (block {drafter.block_size or 'unknown'})",
-        "fingerprint": facts.fingerprint.digest,
-    }
+def _facts_lines(found: Examination) -> list[str]:
+    rows = {} if found.facts is None else facts_rows(found.facts)
+    if found.machine is not None:
+        rows |= machine_rows(found.machine, found.facts)
     return [f"{name:<12}{value}" for name, value in rows.items()]
 
 

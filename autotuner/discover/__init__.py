@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from autotuner.discover.discovery import discover
-from autotuner.discover.preflight import preflight
+from autotuner.discover.preflight import examine, preflight
 
-__all__ = ["discover", "preflight"]
+__all__ = ["discover", "examine", "preflight"]

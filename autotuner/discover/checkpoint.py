@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from autotuner.model.facts import DrafterFacts, ModelFacts
+from autotuner.model.facts import DrafterFacts, ModelFacts, Weights
 
 _EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 _CONTEXTS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
@@ -46,7 +46,9 @@ def parse_config(text: str) -> dict[str, Any]:
     return config
 
 
-def model_facts(path: str, text: str, files: Mapping[str, int], context_length: int | None = None) -> ModelFacts:
+def model_facts(
+    path: str, text: str, files: Mapping[str, int], context_length: int | None = None, *, weights: Weights | None = None
+) -> ModelFacts:
     """Facts of a model from its ``config.json`` and its files; ``context_length`` is what the host serves, if that was said."""
     config = parse_config(text)
     part = _language(config)
@@ -64,10 +66,11 @@ def model_facts(path: str, text: str, files: Mapping[str, int], context_length: 
         context_max=context_length or _context(part),
         weights_gib=_weights_gib(files),
         digest=_digest(text, files),
+        weights=weights,
     )
 
 
-def drafter_facts(path: str, text: str, files: Mapping[str, int]) -> DrafterFacts:
+def drafter_facts(path: str, text: str, files: Mapping[str, int], *, weights: Weights | None = None) -> DrafterFacts:
     """Facts of a DFlash drafter; keys stand at the top or under ``dflash_config``, the latter counts."""
     config = parse_config(text)
     inner = config.get("dflash_config")
@@ -86,6 +89,7 @@ def drafter_facts(path: str, text: str, files: Mapping[str, int]) -> DrafterFact
         dtype=str(dtype) if dtype else None,
         weights_gib=_weights_gib(files),
         digest=_digest(text, files),
+        weights=weights,
     )
 
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 
 from autotuner.errors import StopStudy
+from autotuner.model.machine import Affinity
 
 COMMAND = ("nvidia-smi", "topo", "-m")
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_GPU = re.compile(r"^GPU(\d+)$")
+_GPU = re.compile(r"^GPU([0-9]{1,9})$")
+_RANGES = re.compile(r"^[0-9][0-9,-]*$")
 
 
 def parse_matrix(text: str) -> dict[tuple[int, int], str]:
@@ -27,6 +29,29 @@ def parse_matrix(text: str) -> dict[tuple[int, int], str]:
         if name is not None:
             matrix.update({(int(name[1]), column): how for column, how in zip(columns, line[1:], strict=False) if how != "X"})
     return matrix
+
+
+def parse_affinities(text: str) -> dict[int, Affinity]:
+    """GPU → the processors and the NUMA node near to it; what the driver does not say (``N/A``) is empty.
+
+    Columns are told apart by tabs here: NICs and the affinities leave some of them blank.
+    """
+    lines = [[field.strip() for field in _COLOUR.sub("", line).split("\t")] for line in text.splitlines()]
+    header = next((line for line in lines if "CPU Affinity" in line), None)
+    if header is None:
+        return {}
+    found: dict[int, Affinity] = {}
+    for line in lines:
+        name = _GPU.match(line[0])
+        if name is not None:
+            found[int(name[1])] = Affinity(cpus=_ranges(header, line, "CPU Affinity"), numa=_ranges(header, line, "NUMA Affinity"))
+    return found
+
+
+def _ranges(header: Sequence[str], line: Sequence[str], column: str) -> str:
+    """A list of numbers such as ``0-31,64-95``; empty for anything else."""
+    value = line[header.index(column)] if column in header and header.index(column) < len(line) else ""
+    return value if _RANGES.match(value) else ""
 
 
 def link_between(indices: Sequence[int], text: str) -> str:

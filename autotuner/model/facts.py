@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from autotuner.model.document import Scalar
+from autotuner.model.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,25 @@ class Gpu:
     sm: int
     """Compute capability times ten: 90 is Hopper, 103 is B300, 120 is RTX PRO 6000 Blackwell."""
     uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What the headers of a checkpoint's safetensors files say; the files were not read further."""
+
+    files: int
+    bytes: int
+    """Of the tensors."""
+    elements: Mapping[str, int]
+    """Data type as safetensors names it (``BF16``, ``F8_E4M3`` …) → stored elements. Packed types (``I32``, ``U8``) hold several
+    parameters in one."""
+    problems: tuple[str, ...] = ()
+    """What is damaged or missing, by file."""
+
+    @property
+    def parameters(self) -> int:
+        """Stored elements of all types together."""
+        return sum(self.elements.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +58,8 @@ class ModelFacts:
     weights_gib: float | None = None
     digest: str = ""
     """Of ``config.json`` and the names and sizes of the weight files."""
+    weights: Weights | None = None
+    """``None`` for a checkpoint that is not in safetensors files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +78,7 @@ class DrafterFacts:
     dtype: str | None = None
     weights_gib: float | None = None
     digest: str = ""
+    weights: Weights | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +108,8 @@ class HostFacts:
     drafter: DrafterFacts | None
     build: EngineBuild
     simulated: bool = False
+    machine: Machine | None = None
+    """The state of the machine when it was looked over: for people and for checks, never part of the fingerprint."""
 
     @property
     def context_served(self) -> int | None:
