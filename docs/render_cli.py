@@ -44,7 +44,20 @@ def render() -> str:
                 raise LookupError(f"`{name}` is listed but cannot be loaded")
             with click.Context(command, info_name=name, parent=root, **settings) as context:
                 sections.append(_section(f"autotuner {name}", command.get_help(context)))
+                sections += _parts(command, context, settings)
     return "\n".join(sections)
+
+
+def _parts(group: click.Command, context: click.Context, settings: dict[str, Any]) -> list[str]:
+    """The sections of a group's own commands, each with the arguments that stand before it."""
+    if not isinstance(group, click.Group):
+        return []
+    before = " ".join(parameter.make_metavar(context) for parameter in group.params if isinstance(parameter, click.Argument))
+    found = []
+    for name, command in group.commands.items():
+        with click.Context(command, info_name=name, parent=context, **settings) as inner:
+            found.append(_section(f"autotuner {group.name} {before} {name}", command.get_help(inner)))
+    return found
 
 
 def _section(title: str, text: str) -> str:

@@ -35,6 +35,7 @@ COMMANDS: dict[str, _Entry] = {
     "status": _Entry("status", "Show the studies, how far they are and where their files lie."),
     "trials": _Entry("status", "List the trials of a study."),
     "recommend": _Entry("recommend", "Print or write what a study recommends."),
+    "service": _Entry("service", "Show, stop, start or restore what serves on a host, and read its logs."),
 }
 """Every command, in the order of a night. A test holds the summaries equal to those of the commands themselves."""
 

@@ -1,4 +1,7 @@
-"""The ``status`` and ``trials`` commands: what the studies hold. They read the records only, so they answer while a run goes on."""
+"""The ``status`` and ``trials`` commands: what the studies hold. They read the records, so they answer while a run goes on.
+
+``status HOST`` also asks the host who tunes it now, after everything that the records say was shown.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from autotuner.cli.options import Options
 from autotuner.errors import AutotunerError, UsageError
 
 if TYPE_CHECKING:
+    from autotuner.deploy.people import Holder
     from autotuner.model.trial import TrialRecord
     from autotuner.records import Reading, RecordStore, StudyMeta
 
@@ -21,10 +25,15 @@ if TYPE_CHECKING:
 @click.command(short_help="Show the studies, how far they are and where their files lie.")
 @click.argument("host", required=False)
 @click.option("--paths", is_flag=True, help="Show where each study's files lie.")
+@click.option("--offline", is_flag=True, help="Do not ask HOST who tunes it now.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.pass_obj
-def status(options: Options, host: str | None, *, paths: bool, as_json: bool) -> int:
-    """Show the studies, of HOST only when it is given: how far they are and where their files lie."""
+def status(options: Options, host: str | None, *, paths: bool, offline: bool, as_json: bool) -> int:
+    """Show the studies, of HOST only when it is given: how far they are and where their files lie.
+
+    HOST is a name or a path. Where it names a host document the host is asked who tunes it, for what, and until when the lease holds; one
+    that cannot be reached is a line, not an error.
+    """
     found = known_studies(options.state_dir)
     rows = [_row(study) for study in found if study.error is None and (host is None or study.of_host(host))]
     broken = [study for study in found if study.error is not None]
@@ -33,12 +42,61 @@ def status(options: Options, host: str | None, *, paths: bool, as_json: bool) ->
         raise broken[0].problem
     report_damage(found)
     if as_json:
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-    elif not rows:
+        lease = {} if host is None or offline else lease_json(host)
+        click.echo(json.dumps([row | lease for row in rows], indent=2, ensure_ascii=False))
+        return 0
+    if not rows:
         click.echo(f"no studies under {options.state_dir}" + (f" for {host}" if host else ""), err=True)
-    for row in [] if as_json else rows:
+    for row in rows:
         click.echo(_row_text(row, paths=paths))
+    line = None if host is None or offline else lease_line(host)
+    if line is not None:
+        click.echo(line)
     return 0
+
+
+def lease_line(name: str) -> str | None:
+    """Who tunes the host that a document of this name describes, in words; ``None`` when there is no such document."""
+    from autotuner.cli.service import holder_text
+
+    try:
+        asked = _ask_lease(name)
+    except AutotunerError as error:
+        return f"{Path(name).stem} now: cannot be asked: {error.message}" + (f" (hint: {error.hint})" if error.hint else "")
+    return None if asked is None else f"{asked.host} now: {holder_text(asked.holder)}"
+
+
+def lease_json(name: str) -> dict[str, object]:
+    """``{"lease": …}``: who tunes the host, null when nobody does, or why it cannot be asked; empty when there is no such document."""
+    from autotuner.cli.service import holder_json
+
+    try:
+        asked = _ask_lease(name)
+    except AutotunerError as error:
+        return {"lease": {"error": error.message, "hint": error.hint}}
+    return {} if asked is None else {"lease": None if asked.holder is None else holder_json(asked.holder)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a host said about its lease."""
+
+    host: str
+    holder: Holder | None
+
+
+def _ask_lease(name: str) -> _Asked | None:
+    """Ask the host. ``None`` when no document is called so: a study may be older than its host's file, or be named itself."""
+    from autotuner.deploy import people
+    from autotuner.documents import find, load_host
+
+    try:
+        find("hosts", name)
+    except UsageError:
+        return None
+    host = load_host(name)
+    with people.reached(host) as host_side:
+        return _Asked(host.name, people.holder_of(host, host_side))
 
 
 @click.command(short_help="List the trials of a study.")
