@@ -11,7 +11,7 @@ from autotuner.decide.finalists import best_predicted, predict_workload, scored
 from autotuner.decide.healthchecks import check_recommendation
 from autotuner.decide.objective import best, by_key, ratio, slo_excess, unmeasured_slos, workload_value
 from autotuner.decide.statistics import percent
-from autotuner.decide.unit import render_unit
+from autotuner.decide.unit import full_name, render_unit
 from autotuner.decide.verdict import Decision, decide
 from autotuner.model.configuration import Configuration
 from autotuner.model.document import API_VERSION, Scalar
@@ -133,7 +133,7 @@ def _conflicts(host: Host) -> tuple[str, ...]:
     if host.service.manager != "systemd":
         return ()
     names = [production.unit] if isinstance(production, ProductionUnit) else []
-    return tuple(name if "." in name else f"{name}.service" for name in [*names, *host.service.conflicts])
+    return tuple(full_name(name) for name in [*names, *host.service.conflicts])
 
 
 def _evidence(

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./-")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+\.[a-z]+\Z")
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]*\.[a-z]+\Z")
+_UNIT_KINDS = (".service", ".socket", ".target", ".timer", ".path", ".mount", ".automount", ".slice", ".scope", ".swap", ".device")
+_LONGEST_NAME = 255
 _PROGRAM_PREFIXES = "-@+!:"
 _PROGRAM_FORBIDDEN = frozenset("\"'\\\n\t")
 _LONGEST_LINE = 1 << 20
 """systemd reads no longer line, continued ones counted as one."""
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
+_ESCAPES: dict[str, str | int | None] = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
 def render_unit(*, description: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, conflicts: Sequence[str] = ()) -> str:
@@ -49,9 +51,19 @@ def read_conflicts(unit: str) -> tuple[str, ...]:
     return tuple(found[1].split()) if found else ()
 
 
+def full_name(name: str) -> str:
+    """A unit's name with its kind, as systemd completes it."""
+    return name if name.endswith(_UNIT_KINDS) else f"{name}.service"
+
+
+def is_unit_name(name: str) -> bool:
+    """Whether a unit can be called so, its kind included."""
+    return len(name) <= _LONGEST_NAME and _UNIT_NAME.match(name) is not None
+
+
 def _order(conflicts: Sequence[str]) -> list[str]:
     for name in conflicts:
-        if not _UNIT_NAME.match(name):
+        if not is_unit_name(name):
             raise ValueError(f"{name!r} is not the name of a unit")
     names = " ".join(conflicts)
     return [f"Conflicts={names}", f"After=network-online.target {names}"] if conflicts else ["After=network-online.target"]

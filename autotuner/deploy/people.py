@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotuner.decide.unit import full_name
 from autotuner.deploy.recovery import bring_back
 from autotuner.deploy.state import SessionState, session_state
 from autotuner.discover.ports import Listener, listener_on
@@ -101,7 +102,8 @@ def look(host: Host, host_side: HostSide) -> Situation:
     """How the host is. Nothing is changed."""
     folder = session_folder(host, host_side)
     units = read_units({})
-    answers, candidates = None, ()
+    answers: bool | None = None
+    candidates: tuple[Unit, ...] = ()
     if host.service.manager == "systemd":
         reply = _asked(host, host_side, "units", units_request(host, engine_for(host).endpoints), timeout_s=_UNITS_TIMEOUT_S)
         units = read_units(reply)
@@ -175,11 +177,6 @@ def logs(host: Host, host_side: HostSide, *, lines: int, candidate: bool) -> Log
     return Log(source=path, text=done.stdout)
 
 
-def unit_name(name: str) -> str:
-    """A unit as systemd calls it in full."""
-    return name if "." in name else f"{name}.service"
-
-
 def _taken(host: Host, holder: Holder) -> Refused:
     return Refused(
         f"{host.name} is being tuned by {holder}",
@@ -191,7 +188,7 @@ def _taken(host: Host, holder: Holder) -> Refused:
 def _units_to_change(host: Host, host_side: HostSide, verb: str, *, conflicts: bool) -> tuple[str, ...]:
     """In the order in which a night does it: what is in conflict is stopped first and started last."""
     if host.service.manager == "systemd":
-        production, beside = _production_unit(host), tuple(map(unit_name, host.service.conflicts)) if conflicts else ()
+        production, beside = _production_unit(host), tuple(map(full_name, host.service.conflicts)) if conflicts else ()
         return (production, *reversed(beside)) if verb == "start" else (*beside, production)
     raise UsageError(
         f"{host.name}: production is no systemd unit (manager: {host.service.manager}), so it is not stopped or started alone",
@@ -211,7 +208,7 @@ def _by_hand(host: Host, host_side: HostSide, verb: str) -> str:
 
 def _production_unit(host: Host) -> str:
     if isinstance(host.service.production, ProductionUnit):
-        return unit_name(host.service.production.unit)
+        return full_name(host.service.production.unit)
     raise UsageError(
         f"{host.name}: the host document names no production unit",
         hint="write `production: {unit: NAME}` under `service:` of the host document",

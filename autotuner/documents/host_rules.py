@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zoneinfo
 
+from autotuner.decide.unit import full_name, is_unit_name
 from autotuner.documents.source import Path, Source
 from autotuner.engines.sglang import reserved
 from autotuner.engines.simulated.names import DRAFTERS, MODELS
@@ -125,10 +126,20 @@ def _production(source: Source) -> None:
             f"with manager: {manager} the production {key} must be named: it cannot be found by its port",
             f"write production: {{{key}: NAME}}, or production: none when nothing is served",
         )
+    if manager == "systemd":
+        _unit_names(source)
     unit = source.get("service", "production", "unit") or source.get("service", "production", "container")
     for index, conflict in enumerate(source.items("service", "conflicts")):
         if conflict == unit and unit is not None:
             source.error(("service", "conflicts", index), f"'{conflict}' is production itself, which is stopped anyway", "remove it")
+
+
+def _unit_names(source: Source) -> None:
+    conflicts: list[Path] = [("service", "conflicts", index) for index in range(len(source.items("service", "conflicts")))]
+    for path in [("service", "production", "unit"), *conflicts]:
+        value = source.get(*path)
+        if isinstance(value, str) and not is_unit_name(full_name(value)):
+            source.error(path, f"no unit can have the name {value!r}", "`systemctl list-units --type=service` lists those of the host")
 
 
 def _simulation(source: Source) -> None:
