@@ -37,7 +37,7 @@ _FAST = 1
 
 
 class Order(TypedDict):
-    """What one worker on a host drives; as ``lanes.Pace``, but for the last four."""
+    """What one worker on a host drives; as ``lanes.Pace``, but for the last five."""
 
     lanes: list[int]
     concurrency: int
@@ -47,6 +47,8 @@ class Order(TypedDict):
     port: int
     path: str
     request_timeout_s: float
+    silence_s: float
+    """How long lanes go on without a word from the tuner."""
 
 
 def frame(header: Header, payload: bytes = b"") -> bytes:

@@ -1,7 +1,7 @@
 """A load worker on a host: drives lanes with requests that the tuner sends ahead of time, in the frames of ``frames``.
 
 Standard library only, Python 3.10 on: ``wire``, ``lanes``, ``frames`` and this file travel there as source and leave nothing behind. It
-ends when its standard input does, and when the tuner was silent for ``SILENCE_S`` while lanes run: a dead network closes nothing.
+ends when its standard input does, and when the tuner is silent for too long while lanes run: a dead network closes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from autotuner.loadgen.lanes import Connections, Exchange, Lanes, Pace
 from autotuner.loadgen.wire import WireError
 
 PROGRESS_EVERY_S = 0.05
-SILENCE_S = 30
 READ_SIZE = 1 << 18
 BATCH_BYTES = 1 << 22
 """Bytes of answers in one frame, about."""
@@ -48,8 +47,7 @@ class HostWorker:
         frames = FrameReader()
         try:
             while data := await reader.read(READ_SIZE):
-                if self._tasks:
-                    signal.alarm(SILENCE_S)
+                self._live_on()
                 for header, payload in frames.feed(data):
                     await self._take(header, payload)
                 for task in self._tasks:
@@ -87,7 +85,12 @@ class HostWorker:
         on_answer = self._report if order["concurrency"] == 1 else lambda: None
         self._lanes = Lanes(pace, take=self._body, send=send, on_answer=on_answer)
         self._tasks = [asyncio.create_task(self._drive(self._lanes, connections)), asyncio.create_task(self._report_regularly())]
-        signal.alarm(SILENCE_S)
+        self._live_on()
+
+    def _live_on(self) -> None:
+        """Put off the end: the signal ends the process even while it waits in a write that nobody reads."""
+        if self._tasks and self._order is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._order["silence_s"])
 
     async def _drive(self, lanes: Lanes, connections: Connections) -> None:
         try:
@@ -126,7 +129,7 @@ class HostWorker:
         await self._end()
 
     async def _end(self) -> None:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -172,6 +175,7 @@ async def _serve() -> None:
 
 def main() -> int:
     """Serve the tuner until it closes the stream."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
         asyncio.run(_serve())
     except BrokenPipeError:

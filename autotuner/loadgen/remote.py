@@ -33,6 +33,8 @@ PINGS = 8
 PING_EVERY_S = 1.0
 PATIENCE_S = 30.0
 """How long a worker may say nothing: while lanes run it reports twenty times a second."""
+SILENCE_S = 30.0
+"""How long lanes may go on without a word from here: the host must not be kept busy by nobody."""
 REFILL_BYTES = 1 << 20
 """Requests sent at once, before the other workers have their turn."""
 LATE_NS = 5_000_000
@@ -141,6 +143,7 @@ class RemoteWorker:
             port=url.port or 80,
             path=url.path,
             request_timeout_s=share.request_timeout_s,
+            silence_s=SILENCE_S,
         )
         self._share, self._begun, self._exchanges = share, None, []
         self._send(frame({"run": order}))
