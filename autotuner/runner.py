@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -10,10 +11,10 @@ from http import HTTPStatus
 
 from autotuner.deploy import HostSession, Server
 from autotuner.engines.base import Counters, Engine
-from autotuner.errors import AutotunerError, InfeasibleConfig, RetryTrial, StopStudy
+from autotuner.errors import AutotunerError, InfeasibleConfig, RetryTrial, StopStudy, TransportError
 from autotuner.errors import Interrupted as InterruptedByPerson
 from autotuner.loadgen.calibration import calibrate
-from autotuner.loadgen.cells import CellPlan, measure_cell
+from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.prompts import Fit, PromptSource
 from autotuner.model.configuration import Configuration
@@ -40,6 +41,10 @@ from autotuner.records import RecordStore
 _FLUSH_S = 10.0
 """The prefix cache can only be emptied once the requests that the last cell abandoned have left the server."""
 _FLUSH_PAUSE_S = 0.2
+_REPEATS = 2
+"""A cell during which the connection to the host was lost is measured again this often."""
+_STEP_S = 300.0
+"""Sizing prompts at the longest contexts: long, and bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,19 @@ class Runner:
         Never raises for what can go wrong with a configuration, the wire or the host: that is in the outcome. Raises ``AutotunerError``
         for what ends the run as a whole (records cannot be written, port taken by a foreign process).
         """
+        try:
+            return self._run(trial, stop_launch, stop_cell, keep_going)
+        finally:
+            with contextlib.suppress(TransportError, StopStudy):  # what was measured counts; the next launch, or the end, meets it again
+                self._session.stop()
+
+    def _run(
+        self,
+        trial: Trial,
+        stop_launch: Callable[[], bool],
+        stop_cell: Callable[[], bool],
+        keep_going: Callable[[Sequence[CellResult]], bool],
+    ) -> Outcome:
         cells: list[CellResult] = []
         launch = LaunchFacts()
         server: Server | None = None
@@ -131,7 +149,6 @@ class Runner:
         except StopStudy as error:
             return HostBroken(failure=_failure(error, Consequence.HOST_BROKEN, "host"))
         finally:
-            self._session.stop()
             if server is not None:
                 self._store.write_log(trial.number, server.log())
 
@@ -144,36 +161,75 @@ class Runner:
         keep_going: Callable[[Sequence[CellResult]], bool],
     ) -> bool:
         """Measure the trial's cells into ``cells``; whether all of them were."""
-        model = self._host.model.served_name or self._host.model.path
-        chat_path = self._engine.endpoints.chat
-        with ControlClient(self._host.base_url) as control:
+        with self._session.control() as control:
+            self._session.touch(_STEP_S)
             if self._fit is None:
-                self._fit = calibrate(control, model=model, chat_path=chat_path, contexts=[job.cell.context for job in trial.jobs])
-            for job in trial.jobs:
-                notes = self._flush(control)
-                measurement = measure_cell(
-                    self._host.base_url,
-                    model=model,
-                    chat_path=chat_path,
-                    cell=job.cell,
-                    prompts=job.prompts.with_fit(self._fit),
-                    sampling=job.sampling,
-                    plan=self._plan,
-                    read_counters=lambda: self._counters(control),
-                    should_stop=stop_cell,
+                self._fit = calibrate(
+                    control,
+                    model=self._model,
+                    chat_path=self._engine.endpoints.chat,
+                    contexts=[job.cell.context for job in trial.jobs],
                 )
+            for job in trial.jobs:
+                measurement = self._measure_cell(job, control, server, self._fit, stop_cell)
                 self._store.write_cell(trial.number, job.cell.key, measurement.records)
-                server.check()
                 if measurement.result.requests == 0 and not stop_cell():
                     self._refuse_silent_server(control, measurement.result, trial)
                 if stop_cell():
                     raise InterruptedByPerson("stopped during a cell")
-                result = dataclasses.replace(measurement.result, warnings=(*measurement.result.warnings, *notes))
-                cells.append(result)
-                self._listener(CellMeasured(number=trial.number, result=result, done=len(cells), cells=len(trial.jobs)))
+                cells.append(measurement.result)
+                self._listener(CellMeasured(number=trial.number, result=measurement.result, done=len(cells), cells=len(trial.jobs)))
                 if not keep_going(cells):
                     break
         return len(cells) == len(trial.jobs)
+
+    def _measure_cell(
+        self, job: CellJob, control: ControlClient, server: Server, fit: Fit, stop_cell: Callable[[], bool]
+    ) -> CellMeasurement:
+        """One cell. What was measured while the connection to the host was lost is thrown away, and measured again once the host answers.
+
+        Raises ``RetryTrial`` when that happens every time, and what became of a server that has died.
+        """
+
+        def asked() -> bool:
+            self._session.touch()
+            return stop_cell()
+
+        thrown = ""
+        for attempt in range(_REPEATS + 1):
+            before = self._session.interruptions
+            why = "the connection to the host was lost"
+            found: CellMeasurement | None = None
+            notes: tuple[str, ...] = ()
+            try:
+                self._session.touch()
+                notes = self._flush(control)
+                found = measure_cell(
+                    self._session.load_path.base_url,
+                    model=self._model,
+                    chat_path=self._engine.endpoints.chat,
+                    cell=job.cell,
+                    prompts=job.prompts.with_fit(fit),
+                    sampling=job.sampling,
+                    plan=self._plan,
+                    read_counters=lambda: self._counters(control),
+                    should_stop=asked,
+                    workers=self._session.workers,
+                )
+            except RetryTrial as error:  # a worker was lost, or the way to the server
+                why = error.message
+            server.check()
+            if found is not None and (self._session.interruptions == before or stop_cell()):
+                repeated = (f"measured again, {attempt} times thrown away: {thrown}",) if attempt else ()
+                result = dataclasses.replace(found.result, warnings=(*found.result.warnings, *notes, *repeated))
+                return dataclasses.replace(found, result=result)
+            thrown = why
+            self._session.check()
+        raise RetryTrial(f"{job.cell.key} could not be measured in {_REPEATS + 1} attempts: {thrown}")
+
+    @property
+    def _model(self) -> str:
+        return self._host.model.served_name or self._host.model.path
 
     def _counters(self, control: ControlClient) -> Counters:
         path = self._engine.endpoints.metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from autotuner.errors import InfeasibleConfig, RetryTrial, StopStudy
+from autotuner.model.host import Host
 from autotuner.model.outcome import Consequence, Failure, Stage
 
 TAIL_LINES = 20
@@ -57,6 +58,28 @@ def _impatient(kind: str, stage: Stage, cause: str, remedy: str, log: str) -> Fa
         remedy=f"{remedy}; else see the end of the log",
         evidence=tail(log),
         confidence=0.5,
+    )
+
+
+def out_of_memory(stage: Stage, log: str) -> Failure:
+    """The kernel ended it because memory of the host ran out."""
+    return Failure(
+        kind="host-oom",
+        cls="memory",
+        stage=stage,
+        consequence=Consequence.INFEASIBLE,
+        cause="the kernel ended it: the host, or the unit's limit, ran out of memory",
+        remedy="look at journalctl -k; smaller CPU-side caches need less, and so do fewer processes beside it",
+        evidence=tail(log),
+        confidence=0.9,
+    )
+
+
+def interfered(host: Host, what: str, serving: str) -> StopStudy:
+    """Somebody acted on the host while it was tuned: they win, and the host is not used any more."""
+    return StopStudy(
+        f"{host.name}: {what}; now {serving}. The host is left to whoever did that",
+        hint="start again with the same command when the host is free; everything measured was kept",
     )
 
 

@@ -8,20 +8,24 @@ from dataclasses import dataclass, field, replace
 
 from autotuner.deploy.failures import hung, never_ready, raise_failure
 from autotuner.deploy.logs import LogFollower
-from autotuner.deploy.production import foreign
-from autotuner.discover.ports import port_open, read_listener
+from autotuner.deploy.patience import patiently
+from autotuner.deploy.reach import Route
+from autotuner.deploy.watch import Watch
+from autotuner.discover.ports import Listener, port_open, read_listener
 from autotuner.engines.base import Engine
-from autotuner.errors import Interrupted
+from autotuner.errors import AutotunerError, Interrupted
 from autotuner.loadgen.control import ControlClient
 from autotuner.model.host import Host
 from autotuner.model.outcome import LaunchFacts, Stage
 from autotuner.services.base import Handle, LaunchSpec, ServiceManager
 from autotuner.services.hostside import HostSide
 
-_POLL_S = 0.2
+_LOCAL_POLL_S = 0.2
+_REMOTE_POLL_S = 0.5
 _PROBE_TIMEOUT_S = 10.0
 _AFTERMATH_S = 2.0
 """How long the children of a dead server may go on writing why."""
+_MS = 1000.0
 
 
 @dataclass(kw_only=True)
@@ -32,13 +36,17 @@ class Launch:
     engine: Engine
     services: ServiceManager
     host_side: HostSide
+    route: Route
     spec: LaunchSpec
     handle: Handle
     follower: LogFollower
+    watch: Watch
     on_stage: Callable[[Stage, float], None]
     should_stop: Callable[[], bool]
-    alive: Callable[[], None]
-    fence: Callable[[], None]
+    foreign: Callable[[Listener], AutotunerError]
+    """What it means that the port is held by this listener, which is not the server."""
+    gap_s: float
+    """How long the host may be out of reach."""
     stage: Stage = Stage.START
     stage_s: dict[str, float] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
@@ -53,31 +61,63 @@ class Launch:
         ``Interrupted`` when asked to stop.
         """
         self._reach(Stage.START)
-        with ControlClient(self.host.base_url, timeout_s=_PROBE_TIMEOUT_S) as client:
-            while not self._ready(client):
-                self.alive()
-                if self.should_stop():
-                    raise Interrupted(f"stopped while {self.spec.name} was starting (stage {self.stage})")
-                self._check_patience()
-                time.sleep(_POLL_S)
-            launch_s = time.monotonic() - self.begun
-            self._follow()
-            self._reach(Stage.READY)
+        poll_s = _LOCAL_POLL_S if self.host.transport.type == "local" else _REMOTE_POLL_S
+        while not patiently(self._ready, within_s=self.gap_s, meanwhile=self._go_on):
+            self._go_on()
+            self._check_patience()
+            time.sleep(poll_s)
+        launch_s = time.monotonic() - self.begun
+        patiently(self._follow, within_s=self.gap_s, meanwhile=self._go_on)
+        self._reach(Stage.READY)
+        with self.route.control(timeout_s=_PROBE_TIMEOUT_S) as client:
             info = self._info(client)
         facts = self.engine.launch_facts(self.follower.text, info)
-        return replace(facts, argv=self.spec.argv, env=self.spec.env, launch_s=launch_s, stage_s=dict(self.stage_s)), info
+        path = self.route.path
+        return replace(
+            facts,
+            argv=self.spec.argv,
+            env=self.spec.env,
+            launch_s=launch_s,
+            stage_s=dict(self.stage_s),
+            load_from=path.source,
+            rtt_ms=None if path.rtt_s is None else round(path.rtt_s * _MS, 3),
+        ), info
 
-    def _ready(self, client: ControlClient) -> bool:
+    def _go_on(self) -> None:
+        self.watch.alive()
+        if self.should_stop():
+            raise Interrupted(f"stopped while {self.spec.name} was starting (stage {self.stage})")
+
+    def _ready(self) -> bool:
         """Whether the server, and not another process, answers with a generated token. No answer yet is no failure."""
         self._follow()
-        status = self.services.status(self.handle)
-        if not status.running:
-            self._explain_death(status.exit_code)
-        if not port_open(self.host.endpoint.port, self.host_side.transport):
+        self._check_runs()
+        if not self.mine and not self._listens():
             return False
-        if not self.mine:
-            self._check_owner()
-        return client.status(self.engine.endpoints.ready) == 200 and self.services.status(self.handle).running
+        with self.route.control(timeout_s=_PROBE_TIMEOUT_S) as client:
+            answers = client.status(self.engine.endpoints.ready) == 200
+        if answers:
+            self._check_runs()
+        return answers
+
+    def _check_runs(self) -> None:
+        status = self.services.status(self.handle)
+        if status.running:
+            return
+        self.watch.ended_by_others(status)
+        self._check_owner()
+        self.services.stop(self.handle, timeout_s=_AFTERMATH_S)
+        self._follow()
+        raise_failure(self.watch.failure(self.follower.text, status, self.stage))
+
+    def _listens(self) -> bool:
+        """Whether the port is open, and it is this server that opened it."""
+        if self.host.transport.type == "local" and not port_open(self.host.endpoint.port, self.host_side.transport):
+            return False
+        self._check_owner()
+        if self.mine:
+            self.route.settle()
+        return self.mine
 
     def _follow(self) -> None:
         for line in self.follower.lines():
@@ -96,20 +136,20 @@ class Launch:
             self.on_stage(stage, elapsed)
 
     def _check_owner(self) -> None:
-        request = {"port": self.host.endpoint.port, "state": self.host_side.state, "name": self.spec.name}
-        reply = self.host_side.call("owned", request)
+        reply = self.host_side.call(
+            "owned",
+            {
+                "port": self.host.endpoint.port,
+                "state": self.host_side.state,
+                "manager": self.host.service.manager,
+                "name": self.spec.name,
+            },
+        )
         listener = read_listener(reply)
         self.mine = bool(reply["ours"])
         started_here = listener.owner is not None and listener.owner.service == self.spec.name
         if listener.listening and not self.mine and not started_here:
-            raise foreign(self.host, listener)
-
-    def _explain_death(self, exit_code: int | None) -> None:
-        self.fence()  # the host's own watchdog may have ended it
-        self._check_owner()
-        self.services.stop(self.handle, timeout_s=_AFTERMATH_S)
-        self._follow()
-        raise_failure(self.engine.classify(self.follower.text, exit_code=exit_code, stage=self.stage))
+            raise self.foreign(listener)
 
     def _check_patience(self) -> None:
         limits, now = self.host.limits, time.monotonic()

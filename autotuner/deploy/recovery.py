@@ -1,68 +1,91 @@
-"""Has the host's watchdog bring production back, and waits for it."""
+"""Has the host bring production back, and waits for it. Once asked for, that goes on without this process."""
 
 from __future__ import annotations
 
-import json
 import time
 
-from autotuner.errors import NotRestored
+from autotuner.deploy.state import SessionState, session_state
+from autotuner.errors import AutotunerError, NotRestored, TransportError
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
-from autotuner.services.onhost.processes import DEAD, parse_stat
-from autotuner.transports.base import Transport
 
-_POLL_S = 0.2
-_SLACK_S = 90.0
-"""For its retries beside one full stop and start."""
+SLACK_S = 90.0
+"""For the host's own retries beside one full stop and start."""
 
-
-def left_behind(transport: Transport, folder: str) -> str | None:
-    """Token of the session that is still to be restored in ``folder``. Reads one file; runs nothing."""
-    try:
-        return str(json.loads(transport.read(f"{folder}/snapshot.json"))["token"])
-    except FileNotFoundError:
-        return None
+_POLL_S = 0.3
+_FAILING_S = 45.0
+"""How long a restore that has failed may go on trying before that is told; it goes on trying afterwards, too."""
 
 
-def watched(transport: Transport, folder: str, token: str) -> bool:
-    """Whether the session's watchdog lives. Reads two files; runs nothing."""
-    try:
-        record = json.loads(transport.read(f"{folder}/watchdog.json"))
-        process = parse_stat(transport.read(f"/proc/{record['pid']}/stat").decode(errors="replace"))
-    except (FileNotFoundError, ValueError, IndexError):
-        return False
-    return bool(record["token"] == token and process.started == record["started"] and process.state not in DEAD)
+def patience_s(host: Host) -> float:
+    """How long a restore may take, from asking for it to production's health."""
+    return host.limits.stop_timeout_s + host.limits.ready_timeout_s + SLACK_S
 
 
 def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | None = None) -> None:
-    """Ask for the restore of a session and wait until it is done. Once asked for, it goes on without this process.
+    """Restore whatever session is left in ``folder``, and have it verified on the host; nothing happens when none is.
 
-    With a ``token`` only that session is meant, else whichever left something there. Raises ``NotRestored`` with the command for a person.
+    With a ``token`` only that session is meant. Raises ``NotRestored`` with the command for a person, ``TransportError`` when the host
+    cannot be asked.
     """
-    transport = host_side.transport
-    deadline = time.monotonic() + host.limits.stop_timeout_s + host.limits.ready_timeout_s + _SLACK_S
-    found = left_behind(transport, folder)
+    found = session_state(host_side, folder).token
     if found is None or token not in {None, found}:
         return
-    transport.write(f"{folder}/request", b"restore", mode=0o600)
-    trouble = host_side.call("arm", {"session": folder}).get("error")
-    while time.monotonic() < deadline:
-        state = host_side.call("session", {"session": folder})
-        if state["snapshot"] != found:
-            return
-        if trouble is not None:
-            break
-        outcome = state["outcome"] or {}
-        if state["watchdog"] is None:
-            tried = outcome.get("token") == found
-            trouble = outcome["detail"] if tried else host_side.call("arm", {"session": folder}).get("error")
+    request_restore(host, host_side, folder, found, keep=token is None)
+    await_outcome(host, host_side, folder, found)
+    if token is not None:
+        return
+    problems = host_side.call("verify", {"session": folder}, timeout_s=60).get("problems", [])
+    if problems:
+        raise not_restored(host, host_side, folder, "; ".join(problems))
+    reply = host_side.call("disarm", {"session": folder, "token": found}, timeout_s=60)
+    if "error" in reply:
+        raise not_restored(host, host_side, folder, f"what is left of the last session cannot be removed: {reply['error']}")
+
+
+def request_restore(host: Host, host_side: HostSide, folder: str, token: str, *, keep: bool) -> None:
+    """Ask for the restore of a session; ``keep`` leaves it on the host until it was verified. Raises ``NotRestored``."""
+    reply = host_side.call("request-restore", {"session": folder, "token": token, "keep": keep})
+    if "error" in reply:
+        raise not_restored(host, host_side, folder, f"the restore cannot be started: {reply['error']}")
+
+
+def await_outcome(host: Host, host_side: HostSide, folder: str, token: str) -> SessionState:
+    """Wait until the restore of a session has ended well. Raises ``NotRestored`` when it has not within its time."""
+    deadline = time.monotonic() + patience_s(host)
+    failing: float | None = None
+    while True:
+        state = session_state(host_side, folder)
+        if state.token != token or state.restored(token):
+            return state
+        tried = state.outcome if state.outcome is not None and state.outcome.token == token else None
+        now = time.monotonic()
+        if tried is not None:
+            failing = failing or now
+            if now - failing > _FAILING_S or not (state.armed or state.restoring):
+                raise not_restored(host, host_side, folder, tried.detail)
+        if now > deadline:
+            raise not_restored(host, host_side, folder, "the host's restore took too long")
         time.sleep(_POLL_S)
-    raise not_restored(host, host_side, folder, trouble or "it took too long")
 
 
 def not_restored(host: Host, host_side: HostSide, folder: str, why: str) -> NotRestored:
-    """What to say when production is not as it was."""
+    """What to say when production is not as it was, or was not seen to be."""
+    try:
+        command = f"on the host: {host_side.by_hand('restore', folder)} — what was tried: {folder}/guard.log"
+    except AutotunerError:  # it was never reached, so nothing was changed there
+        command = "look at the host"
+    return NotRestored(f"{host.name}: production on port {host.endpoint.port} is not as it was: {why}", hint=command)
+
+
+def unreachable(host: Host, host_side: HostSide, folder: str, error: TransportError, *, by: str) -> NotRestored:
+    """What to say when nobody could look: what the host does by itself, and by when."""
+    try:
+        command = f" (then on the host: {host_side.by_hand('restore', folder)})"
+    except AutotunerError:
+        command = ""
     return NotRestored(
-        f"{host.name}: production on port {host.endpoint.port} is not as it was: {why}",
-        hint=f"on the host: {host_side.by_hand('restore', folder)} — what was tried: {folder}/guard.log and {folder}/production.log",
+        f"{host.name}: nobody has seen whether production on port {host.endpoint.port} is as it was: the host cannot be reached"
+        f" ({error.message}). By itself it stops what was started for tuning and brings production back, by {by} at the latest",
+        hint=f"look at it as soon as it can be reached: autotuner doctor {host.name}{command}",
     )

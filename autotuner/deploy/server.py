@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from autotuner.deploy.failures import raise_failure
 from autotuner.deploy.logs import LogFollower
-from autotuner.engines.base import Engine
+from autotuner.deploy.patience import patiently
+from autotuner.deploy.watch import Watch
 from autotuner.errors import AutotunerError
 from autotuner.model.outcome import LaunchFacts, Stage
 from autotuner.services.base import Handle, ServiceManager
@@ -21,22 +22,20 @@ class Server:
         *,
         services: ServiceManager,
         handle: Handle,
-        engine: Engine,
         follower: LogFollower,
         facts: LaunchFacts,
         info: Mapping[str, object],
-        alive: Callable[[], None],
-        fence: Callable[[], None],
+        watch: Watch,
+        gap_s: float,
     ) -> None:
-        """``alive`` is called whenever the server is looked after; ``fence`` raises when the session has lost the host."""
+        """``gap_s`` is how long the host may be out of reach when the server is looked after."""
         self.facts = facts
         self.info = info
         self.handle = handle
         self._services = services
-        self._engine = engine
         self._follower = follower
-        self._alive = alive
-        self._fence = fence
+        self._watch = watch
+        self._gap_s = gap_s
 
     def log(self) -> str:
         """Its log so far; also after it was stopped. Of a very long one the middle is left out."""
@@ -45,9 +44,15 @@ class Server:
         return self._follower.text
 
     def check(self) -> None:
-        """Raise the classified failure when its process has died: ``InfeasibleConfig``, ``RetryTrial`` or ``StopStudy``."""
-        self._alive()
+        """Raise the classified failure when it has died: ``InfeasibleConfig``, ``RetryTrial`` or ``StopStudy``.
+
+        A host that cannot be reached is waited for.
+        """
+        patiently(self._check, within_s=self._gap_s, meanwhile=self._watch.alive)
+
+    def _check(self) -> None:
+        self._watch.alive()
         status = self._services.status(self.handle)
         if not status.running:
-            self._fence()  # the host's own watchdog may have ended it
-            raise_failure(self._engine.classify(self.log(), exit_code=status.exit_code, stage=Stage.SERVE))
+            self._watch.ended_by_others(status)
+            raise_failure(self._watch.failure(self.log(), status, Stage.SERVE))

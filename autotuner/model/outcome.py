@@ -75,6 +75,10 @@ class LaunchFacts:
     context_len: int | None = None
     warnings: tuple[str, ...] = ()
     """Silent rewrites: what was asked for and what runs instead."""
+    load_from: str | None = None
+    """Where load was driven from: ``controller`` or ``host``; ``None`` where the launch was not measured, or by a first version."""
+    rtt_ms: float | None = None
+    """Round trip between load and server, where there is a network between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ from autotuner.tuner.matrix import jobs_for
 from autotuner.tuner.opening import locate, open_study, study_name
 from autotuner.tuner.stop import StopRequest
 from autotuner.tuner.tuner import Budget, Tuner
+
+_BEFORE = "host-before.json"
+"""In the study's folder: what the host of the latest run was like before anything was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +96,6 @@ class Surroundings:
 @contextmanager
 def reach(plan: NightPlan, listener: Listener) -> Iterator[Surroundings]:
     """Reach the host, discover it, and refuse it when something would keep it from being tuned. Nothing on it is changed."""
-    if plan.host.load.source == "host":
-        raise UsageError("`load: {from: host}` is not available in this version", hint="use `from: controller`")
     if plan.space.engine != plan.host.engine.name:
         raise UsageError(
             f"space {plan.space.name} is for {plan.space.engine}, but {plan.host.name} serves with {plan.host.engine.name}",
@@ -136,11 +138,13 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
             holder=holder,
             purpose=f"tune {store.folder.name}",
             on_notice=lambda text: listener(Notice(level="warning", message=text)),
+            ttl_s=plan.host.limits.lease_ttl_s,
         )
         with store.lock(holder), session:
             study, meta, resumed = open_study(
                 store, host=plan.host, space=plan.space, facts=there.facts, workloads=there.workloads, seed=plan.seed
             )
+            _keep(session, store)
             for text in store.read().warnings:
                 listener(Notice(level="warning", message=text))
             runner = Runner(
@@ -188,6 +192,13 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                 baseline=tuner.baseline,
                 folder=plan.recommendations,
             )
+
+
+def _keep(session: HostSession, store: RecordStore) -> None:
+    """What the host was like, on this side as well: a host that is gone for good can still be set up again."""
+    path = store.folder / _BEFORE
+    with disk.refusals("write", path):
+        disk.replace(path, json.dumps(session.snapshot, indent=1).encode(), mode=0o600)
 
 
 def _live(host: Host, engine: Engine, session: HostSession, listener: Listener) -> Configuration | None:

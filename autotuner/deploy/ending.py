@@ -1,0 +1,174 @@
+"""The end of a session: production is brought back by the host, looked at over a new connection, and only then is the host given back."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autotuner.deploy.patience import PAUSE_S
+from autotuner.deploy.production import PROBE_TIMEOUT_S, HostBefore, served_models
+from autotuner.deploy.reach import Route
+from autotuner.deploy.recovery import await_outcome, not_restored, patience_s, request_restore, unreachable
+from autotuner.deploy.state import SessionState, session_state
+from autotuner.discover.ports import listener_on
+from autotuner.discover.tenancy import tenant_of
+from autotuner.engines.base import Engine
+from autotuner.errors import AutotunerError, NotRestored, TransportError
+from autotuner.loadgen.control import ControlClient
+from autotuner.model.host import Host
+from autotuner.services.hostside import HostSide
+
+_LOOKS = 3
+"""A look that fails is repeated: one lost request over a bad line says nothing about production."""
+_VERIFY_TIMEOUT_S = 90.0
+_OK = 200
+
+
+@dataclass(kw_only=True)
+class Ending:
+    """One session that ends. ``renewed`` is when the host was last told that the tuner lives, on the monotonic clock."""
+
+    host: Host
+    engine: Engine
+    host_side: HostSide
+    route: Route
+    folder: str
+    token: str
+    before: HostBefore
+    ttl_s: float
+    renewed: float
+    on_notice: Callable[[str], None]
+    asked: bool = False
+    """The restore was asked for: from here on what happens on the host is this session's own doing."""
+    lost: bool = False
+    """The host had been given back before: nothing on it is touched, it is only looked at."""
+    seen: bool = False
+    """Production was seen to be as it was, over a connection of its own."""
+    told: set[str] = field(default_factory=set)
+
+    def run(self) -> bool:
+        """Bring production back, see for ourselves that it serves, give the host back; whether the host had been lost before.
+
+        Goes on trying while the host cannot be reached, until it has long restored itself. Raises ``NotRestored`` whenever production was
+        not seen to be as it was.
+        """
+        deadline = time.monotonic() + self.ttl_s + patience_s(self.host)
+        while True:
+            try:
+                return self._attempt()
+            except NotRestored:
+                raise
+            except TransportError as error:
+                if self.seen:
+                    self._notice("production is as it was; the host ends the session by itself")
+                    return self.lost
+                if time.monotonic() >= deadline:
+                    raise unreachable(self.host, self.host_side, self.folder, error, by=self._by()) from error
+                self._notice(f"it cannot be reached ({error.message}); trying again")
+            except AutotunerError as error:
+                why = f"{error.message}; the host restores itself by {self._by()}"
+                raise not_restored(self.host, self.host_side, self.folder, why) from error
+            time.sleep(PAUSE_S)
+
+    def _attempt(self) -> bool:
+        state = session_state(self.host_side, self.folder)
+        if not self.asked and (state.token != self.token or not state.live):
+            self.lost = True
+        if self.lost:
+            if state.token not in {None, self.token}:
+                return True
+            await_outcome(self.host, self.host_side, self.folder, self.token)  # its own; nothing is asked of it
+            if tenant_of(self.host, self.host_side) is None:  # what another tuner does there by now is not ours to judge
+                self._look(snapshot=False)
+            return True
+        if state.token == self.token and not (self.asked and state.restored(self.token)):
+            state = self._restored()
+            for note in state.outcome.notes if state.outcome else ():
+                self._notice(note)
+        self._look(snapshot=state.token == self.token)
+        self._disarm()
+        return False
+
+    def _restored(self) -> SessionState:
+        """The session after its restore, which waits to be looked at."""
+        self.asked = True
+        request_restore(self.host, self.host_side, self.folder, self.token, keep=True)
+        try:
+            return await_outcome(self.host, self.host_side, self.folder, self.token)
+        except NotRestored:
+            with contextlib.suppress(AutotunerError):  # nobody waits any more: whenever it works, by itself or by hand, all of it is over
+                request_restore(self.host, self.host_side, self.folder, self.token, keep=False)
+            raise
+
+    def _look(self, *, snapshot: bool) -> None:
+        """Over a new connection: what the host's own program says is not evidence enough. Raises ``NotRestored`` with what was seen."""
+        transport = self.host_side.transport.fresh()
+        try:
+            side = self.host_side.over(transport)
+            for left in reversed(range(_LOOKS)):
+                problems = [*self._on_host(side, snapshot=snapshot), *self._from_outside(side)]
+                if not problems:
+                    self.seen = True
+                    return
+                if left:
+                    time.sleep(PAUSE_S)
+        finally:
+            transport.close()
+        raise not_restored(self.host, self.host_side, self.folder, "; ".join(problems))
+
+    def _on_host(self, side: HostSide, *, snapshot: bool) -> list[str]:
+        if not snapshot:
+            return []
+        reply = side.call("verify", {"session": self.folder}, timeout_s=_VERIFY_TIMEOUT_S)
+        for note in reply.get("notes", []):
+            self._notice(note)
+        return [f"it could not be looked at: {reply['error']}"] if "error" in reply else list(reply["problems"])
+
+    def _from_outside(self, side: HostSide) -> list[str]:
+        """Health and models as a user of production meets them; without an answer before, its port."""
+        production = self.before.production
+        if production is None:
+            return []
+        if not production.answered:
+            listening = listener_on(self.host.endpoint.port, side).listening
+            return [] if listening else [f"nothing listens on port {self.host.endpoint.port}"]
+        with self.route.control(timeout_s=PROBE_TIMEOUT_S, host_side=side) as client:
+            return self._health(client)
+
+    def _health(self, client: ControlClient) -> list[str]:
+        production = self.before.production
+        status = client.status(self.engine.endpoints.ready)
+        if status != _OK:
+            return [f"its health check says {status or 'nothing'}"]
+        if production is None or production.models is None:
+            return []
+        models = served_models(client, self.engine)
+        if models == production.models:
+            return []
+        return [f"it serves {', '.join(models or ()) or 'no model'}, and served {', '.join(production.models) or 'none'} before"]
+
+    def _disarm(self) -> None:
+        """What is left of the session goes; a host that refuses that does it by itself when the session's time is up."""
+        reply = self.host_side.call("disarm", {"session": self.folder, "token": self.token}, timeout_s=60)
+        if "error" in reply:
+            self._notice(
+                f"production is as it was, but the session could not be removed ({reply['error']}); the host does it by {self._by()}"
+            )
+            return
+        state = session_state(self.host_side, self.folder)
+        if state.token == self.token or (state.token is None and state.armed):
+            self._notice(f"production is as it was, but the session is still armed; the host removes it by {self._by()}")
+
+    def _by(self) -> str:
+        """When the host has restored itself at the latest, as far as it was heard of."""
+        left = self.renewed + self.ttl_s + patience_s(self.host) - time.monotonic()
+        return (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=max(0.0, left))).strftime("%Y-%m-%d %H:%M:%SZ")
+
+    def _notice(self, text: str) -> None:
+        """Once each."""
+        if text not in self.told:
+            self.told.add(text)
+            self.on_notice(f"{self.host.name}: {text}")
