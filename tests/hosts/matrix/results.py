@@ -1,0 +1,112 @@
+"""Results of cells: one line of JSON each while they run, then one document and the table of docs/reliability.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.hosts.matrix.cells import CELLS, CODES, PHASES, TABLE, name
+from tests.hosts.matrix.oracle import lost_results
+from tests.hosts.matrix.scene import Scene
+
+FOLDER = os.environ.get("AUTOTUNER_MATRIX_RESULTS")
+"""Where results are kept; nowhere when it is not set. Read when the module is loaded: the tests' own environment is cleaned later."""
+
+
+def keep(kind: str, cell: str, scene: Scene, violations: Iterable[str], **more: object) -> None:
+    """Keep the result of one cell."""
+    if not FOLDER:
+        return
+    result = {
+        "kind": kind,
+        "cell": cell,
+        "violations": list(violations),
+        "restored_s": scene.restored_s,
+        "exit_code": scene.controller.code,
+        "lost_results": lost_results(scene.controller),
+        "errors": scene.controller.errors,
+        **more,
+    }
+    folder = Path(FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{os.getpid()}.jsonl").open("a") as file:
+        file.write(json.dumps(result) + "\n")
+
+
+def keep_failure(kind: str, cell: str, reason: str) -> None:
+    """Keep that a cell could not be judged: the phase was not reached, or something hung."""
+    if FOLDER:
+        folder = Path(FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        line = {"kind": kind, "cell": cell, "violations": [reason], "restored_s": None, "exit_code": None, "lost_results": 0, "errors": []}
+        with (folder / f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """Every result under a folder; of a cell that ran again the last one."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime):
+        for line in path.read_text().splitlines():
+            result = json.loads(line)
+            found[result["kind"], result["cell"]] = result
+    return list(found.values())
+
+
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The numbers that are published."""
+    cells = [result for result in results if result["kind"] == "cell"]
+    kills = [result for result in results if result["kind"] == "kill"]
+    times = [result["restored_s"] for result in (*cells, *kills) if result["restored_s"]]
+    broken = sum(bool(result["violations"]) for result in kills)
+    return {
+        "cells": len(cells),
+        "passed": sum(not result["violations"] for result in cells),
+        "violations": sum(len(result["violations"]) for result in (*cells, *kills)),
+        "restore_s": {"p50": round(statistics.median(times), 2), "max": round(max(times), 2)} if times else None,
+        "kills": len(kills),
+        "kills_violated": broken,
+        "kills_bound": round(3 / len(kills), 4) if kills and not broken else None,
+        "lost_results": sum(result["lost_results"] for result in (*cells, *kills)),
+    }
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """The matrix as Markdown: the code where a cell passed, ✗ where it was violated, · where it did not run."""
+    ran = {result["cell"]: not result["violations"] for result in results if result["kind"] == "cell"}
+    codes = {name(fault, phase): code for fault, phase, code in CELLS}
+
+    def mark(fault: str, phase: str) -> str:
+        cell = name(fault, phase)
+        if cell not in codes:
+            return ""
+        return "·" if cell not in ran else codes[cell] if ran[cell] else f"**{codes[cell]} ✗**"
+
+    rows = [f"| {fault} | " + " | ".join(mark(fault, phase) for phase in PHASES) + " |" for fault in TABLE]
+    head = ["| fault | " + " | ".join(PHASES) + " |", "| --- |" + " --- |" * len(PHASES)]
+    legend = [f"`{code}` {meaning}" for code, meaning in CODES.items()]
+    return "\n".join([*head, *rows, "", "; ".join(legend) + "."])
+
+
+def main() -> int:
+    """``results.py FOLDER OUT``: write OUT.json and OUT.md; fails when a cell was violated or nothing ran."""
+    folder, out = Path(sys.argv[1]), Path(sys.argv[2])
+    results = read(folder)
+    numbers = summary(results)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps({"summary": numbers, "results": results}, indent=1) + "\n")
+    out.with_suffix(".md").write_text(table(results) + "\n")
+    sys.stdout.write(json.dumps(numbers, indent=1) + "\n")
+    for result in results:
+        for violation in result["violations"]:
+            sys.stdout.write(f"{result['kind']} {result['cell']}: {violation}\n")
+    return 0 if results and numbers["passed"] == numbers["cells"] and not numbers["kills_violated"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""A scene: one host with production, one tuner, one observer, and one fault that strikes in one phase."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.hosts.machine import Machine, until
+from tests.hosts.matrix.controller import LABEL, PORT, UNIT, Controller
+from tests.hosts.matrix.oracle import Before, healthy, restored_at
+from tests.hosts.matrix.watch import Watch, now
+
+TTL_S = 5.0
+PATIENCE_S = 90.0
+"""A tuner that has not ended by then hangs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong. ``act`` does it when the phase is reached; ``heal`` undoes it once the tuner goes on."""
+
+    act: Callable[[Scene], None]
+    heal: Callable[[Scene], None] = lambda _: None
+    strikes: str = "before"
+    """``before`` or ``after`` the step of the phase; a cell is never waited for."""
+    ttl_s: float = TTL_S
+    trials: int = 2
+    launch: int = 0
+    """The launch whose phase it strikes, where a phase is one of a launch."""
+    hold: bool = True
+    """The tuner waits in the phase until ``act`` is done."""
+    simulate: Mapping[str, object] = field(default_factory=dict)
+    prepare: Callable[[Scene], None] = lambda _: None
+    """Before the tuner starts."""
+    directives: Mapping[str, str] = field(default_factory=dict)
+    """Of production's unit."""
+    kills: bool = False
+    """The tuner dies of it."""
+    boots: bool = False
+    """The host is booted again."""
+    mends: bool = False
+    """Production cannot serve until ``mend``."""
+
+
+@dataclass
+class Scene:
+    """Everything of one cell. Used as a context manager; nothing of it is left afterwards but the machine."""
+
+    machine: Machine
+    folder: Path
+    fault: Fault
+    phase: str
+    mutations: Sequence[Sequence[str]] = ()
+    fault_at: float = 0.0
+    healed_at: float = 0.0
+    ended_at: float | None = None
+    """When the tuner ended by itself."""
+    others: list[Controller] = field(default_factory=list)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    operator_run: str = ""
+    """The run of production that an operator started."""
+
+    def __post_init__(self) -> None:
+        self.controller = Controller(
+            self.machine,
+            self.folder / "tuner",
+            self.fault.ttl_s,
+            trials=self.fault.trials,
+            simulate=self.fault.simulate,
+            mutations=self.mutations,
+            window_s=1.5 if self.phase == "p5" else 0.3,
+        )
+        self.watch = Watch(self.machine, self.folder / "observed", port=PORT, unit=UNIT)
+
+    def __enter__(self) -> Self:
+        """Bring production up and look at it."""
+        self.machine.production(UNIT, port=PORT, label=LABEL, directives=self.fault.directives, simulate={"launch_seconds": 0.1})
+        self.fault.prepare(self)
+        self.watch.start()
+        until(lambda: (sample := self.watch.latest()) is not None and healthy(sample), "production in the observer's log")
+        sample = self.watch.latest()
+        assert sample is not None
+        self.before = Before.of(self.machine, sample)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.ExitStack() as stack:
+            for controller in (self.controller, *self.others):
+                stack.callback(controller.close)
+            for process in self.started:
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+            stack.callback(self.watch.stop)
+
+    def play(self) -> None:
+        """Start the tuner, let the fault strike, and wait until everything has come to rest."""
+        fault, controller = self.fault, self.controller
+        hold = fault.hold and self.phase != "p5"
+        strikes = "before" if self.phase == "p5" else fault.strikes
+        controller.start(self.phase, strikes=strikes, hold=hold, launch=fault.launch)
+        controller.wait_reached()
+        self.fault_at = now()
+        fault.act(self)
+        controller.go()
+        fault.heal(self)
+        self.healed_at = now()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Until the tuner has ended and production serves, or for as long as a host may take."""
+        if self.fault.kills:
+            self.controller.wait()
+        else:
+            self.controller.wait(PATIENCE_S)
+            self.ended_at = now()
+        for other in self.others:
+            other.wait(PATIENCE_S)
+        if not self.fault.mends:
+            self.wait_restored()
+        time.sleep(0.5)  # what comes late is seen, too
+
+    def wait_restored(self, patience_s: float = 40.0) -> None:
+        """Until production serves, nothing of ours is left and both stay so for a moment; the oracles judge, not this wait."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            sample = self.watch.latest()
+            if sample is not None and healthy(sample) and not self.machine.out("systemctl", "list-units", "--all", "-q", "autotuner-*"):
+                return
+            time.sleep(0.2)
+
+    # --- what faults do --------------------------------------------------------------------------------------------------------
+
+    def wait_healthy(self, patience_s: float = 40.0) -> None:
+        """Until production serves, if it ever does."""
+        with contextlib.suppress(AssertionError):
+            until(lambda: (sample := self.watch.latest()) is not None and healthy(sample), "production", patience_s=patience_s)
+
+    def candidate(self) -> str:
+        """The unit of the candidate that runs now; empty when none does."""
+        pattern = f"autotuner-{PORT}-*.service"
+        listed = self.machine.out("systemctl", "list-units", "--plain", "--no-legend", "--state=active,activating", pattern)
+        return listed.split()[0] if listed else ""
+
+    def signal_candidate(self, name: str) -> None:
+        """Send the main process of the candidate a signal."""
+        until(self.candidate, "a candidate")
+        self.machine.run(["systemctl", "kill", "--kill-whom=main", f"--signal={name}", self.candidate()], check=False)
+
+    def kill_sessions(self) -> None:
+        """End every session of sshd at once."""
+        self.machine.run(["pkill", "-KILL", "-f", "^sshd: root"], check=False)
+
+    def clients(self) -> list[Controller]:
+        return [self.controller, *self.others]
+
+    @property
+    def restored_s(self) -> float | None:
+        """How long production did not serve after the fault; 0 when it never stopped."""
+        since = restored_at(self.watch.samples())
+        return None if since is None else max(0.0, round(since - self.fault_at, 2))
+
+
+@contextlib.contextmanager
+def play(machine: Machine, folder: Path, fault: Fault, phase: str, *, mutations: Sequence[Sequence[str]] = ()) -> Iterator[Scene]:
+    """A scene that was played to its end."""
+    with Scene(machine, folder, fault, phase, mutations=mutations) as scene:
+        scene.play()
+        yield scene
