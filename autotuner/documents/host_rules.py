@@ -147,8 +147,9 @@ def _simulation(source: Source) -> None:
         return
     if source.get("engine", "name") == "vllm":
         source.error(("engine", "name"), "the simulated engine speaks SGLang's language only", "write name: sglang")
-    if source.get("transport", "type") == "ssh":
-        source.error(("transport", "type"), "a simulated host runs where the tuner runs", "write type: local")
+    if source.get("transport", "type") == "ssh" and source.get("engine", "python") is None:
+        hint = "write python: PATH of an environment with autotuner in it, or transport: {type: local}"
+        source.error(("engine",), "the simulated engine runs on the host, and needs an interpreter that knows it there", hint)
     known: dict[Path, tuple[str, tuple[str, ...]]] = {
         ("model", "path"): ("model", MODELS),
         ("model", "drafter"): ("drafter", DRAFTERS),
