@@ -1,0 +1,162 @@
+"""Load that is driven on a booted host, over real SSH, against the simulated server there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+
+import pytest
+from pydantic import TypeAdapter
+
+from autotuner.errors import RetryTrial
+from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.fleet import Fleet, fleet
+from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.remote import TITLE, RemoteWorker, host_fleet
+from autotuner.model.host import SshTransport as SshDocument
+from autotuner.model.workload import Cell, Sampling
+from autotuner.transports.base import Stream
+from autotuner.transports.ssh.transport import SshTransport
+from tests.hosts.machine import Machine, until
+
+pytestmark = pytest.mark.host
+
+PLAN = CellPlan(window_s=1.5, warmup_s=0.5, max_window_s=4, max_warmup_s=4, settle_s=0.5, request_timeout_s=10, min_answers=2)
+ENDLESS = CellPlan(window_s=120, max_window_s=120, warmup_s=0.3, settle_s=0.3)
+OTHER_TIME_S = 5_000_000
+
+
+class InAnotherTime(SshTransport):
+    """The host was booted long before this machine: the kernel gives its streams a monotonic clock of their own."""
+
+    def stream(self, argv: Sequence[str]) -> Stream:
+        # Only who is root of a user namespace may give a clock to one of time.
+        unshare = ["unshare", "--user", "--map-root-user", "--time", "--monotonic", str(OTHER_TIME_S), "--fork", "--kill-child"]
+        return super().stream([*unshare, *argv])
+
+
+def document(machine: Machine) -> SshDocument:
+    return TypeAdapter(SshDocument).validate_python(machine.ssh_document())
+
+
+@pytest.fixture(scope="module")
+def serving(pool: Sequence[Machine]) -> Machine:
+    """A host that serves on every address, so that the same server can be measured from both sides."""
+    machine = pool[0].fresh()
+    machine.production(label="kimi", address="0.0.0.0", simulate={"noise": 0.0})  # noqa: S104 - a network of its own
+    return machine
+
+
+@pytest.fixture
+def host(serving: Machine) -> Iterator[tuple[SshTransport, Fleet]]:
+    with closing(SshTransport(document(serving))) as transport, closing(host_fleet(transport)) as workers:
+        yield transport, workers
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _rested_fleet() -> Iterator[None]:
+    yield
+    fleet().close()
+
+
+def measure(
+    address: str,
+    workers: Fleet | None,
+    *,
+    concurrency: int = 4,
+    output_tokens: int = 64,
+    plan: CellPlan = PLAN,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> CellMeasurement:
+    return measure_cell(
+        f"http://{address}:30000",
+        model="kimi",
+        chat_path="/v1/chat/completions",
+        cell=Cell(context=60, concurrency=concurrency, output_tokens=output_tokens),
+        prompts=PromptSource(("code", "poem"), seed=1),
+        sampling=Sampling(),
+        plan=plan,
+        read_counters=None,
+        should_stop=should_stop,
+        workers=workers,
+    )
+
+
+def load_processes(machine: Machine) -> list[str]:
+    return machine.out("pgrep", "-f", f"{TITLE}$").split()
+
+
+def said_about_the_way(found: CellMeasurement) -> list[str]:
+    return [warning for warning in found.result.warnings if "waited" in warning or "clock" in warning or "kernel" in warning]
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+def test_a_server_is_measured_alike_from_the_controller_and_on_its_host(
+    serving: Machine, host: tuple[SshTransport, Fleet], concurrency: int
+) -> None:
+    here = measure(serving.address, None, concurrency=concurrency)
+    there = measure("127.0.0.1", host[1], concurrency=concurrency)
+    assert there.result.failed == here.result.failed == 0
+    for metric in ("output_tok_s", "user_tok_s", "tpot_p50_ms"):
+        assert there.result.metrics[metric] == pytest.approx(here.result.metrics[metric], rel=0.25), metric
+    assert said_about_the_way(there) == []
+
+
+def test_stamps_of_another_clock_are_put_on_the_cells_own(serving: Machine) -> None:
+    with closing(InAnotherTime(document(serving))) as transport, closing(host_fleet(transport)) as workers:
+        found = measure("127.0.0.1", workers, concurrency=1)
+        [worker] = workers._idle
+        assert isinstance(worker, RemoteWorker)
+        assert worker._begun is not None
+        assert worker._begun.offset_ns / 1e9 == pytest.approx(OTHER_TIME_S, abs=1)
+    assert said_about_the_way(found) == []
+    assert found.result.failed == 0
+    whole = found.result.metrics["output_tok_s"] * found.result.window_s / 64
+    assert whole == pytest.approx(round(whole), abs=0.02)
+    assert all(0 <= record.start_s < 60 for record in found.records)
+
+
+def files(machine: Machine) -> set[str]:
+    """Every file on the host's disk that is newer than the host itself, but for the system's own notes."""
+    found = machine.out("find", "/", "-xdev", "-type", "f", "-newer", "/proc/1")
+    return {path for path in found.splitlines() if not path.startswith(("/var/log/", "/proc/", "/var/lib/systemd/"))}
+
+
+def test_nothing_is_left_on_the_host(serving: Machine) -> None:
+    before = files(serving)
+    with closing(SshTransport(document(serving))) as transport, closing(host_fleet(transport)) as workers:
+        measure("127.0.0.1", workers)
+        assert load_processes(serving)
+    until(lambda: not load_processes(serving), "the end of the load workers")
+    assert files(serving) == before
+
+
+def test_a_killed_ssh_session_is_a_reason_to_try_again(serving: Machine, host: tuple[SshTransport, Fleet]) -> None:
+    transport, workers = host
+    before = transport.interruptions
+    killer = threading.Timer(2.0, serving.run, (["pkill", "-KILL", "-f", "^sshd: root"],))
+    killer.start()
+    with pytest.raises(RetryTrial, match=r"load worker \d+ on root@.* was lost"):
+        measure("127.0.0.1", workers, plan=ENDLESS)
+    killer.join()
+    assert transport.interruptions > before
+    until(lambda: not load_processes(serving), "the end of the load workers")
+    assert measure("127.0.0.1", workers).result.requests > 0
+
+
+def test_a_silent_network_is_a_reason_to_try_again_and_ends_the_load(
+    serving: Machine, host: tuple[SshTransport, Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotuner.loadgen.remote.SILENCE_S", 5.0)
+    _, workers = host
+    dropper = threading.Timer(2.0, serving.drop)
+    dropper.start()
+    try:
+        with pytest.raises(RetryTrial, match=r"load worker \d+ on root@.* was lost"):
+            measure("127.0.0.1", workers, plan=ENDLESS)
+        dropper.join()
+        until(lambda: not load_processes(serving), "the end of the load workers on a host that hears nothing")
+    finally:
+        dropper.join()
+        serving.undrop()
