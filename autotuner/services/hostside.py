@@ -8,16 +8,19 @@ import hashlib
 import importlib.resources
 import io
 import json
+import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotuner.errors import AutotunerError, Refused, StopStudy, TransportError
+from autotuner.services import grant
 from autotuner.services.base import LaunchSpec
 from autotuner.transports.base import Completed, Transport
 
 LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - one folder for every user of the machine is the point; sticky, contents verified
 STATE = "/var/tmp/autotuner"  # noqa: S108 - completed with the user's id; private, and checked to be so
+SYSTEM_STATE = "/var/lib/autotuner"
 _WHO = "import os, sys; print(sys.executable, os.getuid(), '%d.%d' % sys.version_info[:2], sep='\\n')"
 _MAIN = "import sys\nfrom onhost.commands import main\nsys.exit(main())\n"
 _NOT_FOUND = 127
@@ -28,16 +31,25 @@ class HostSide:
     """Installs the host's programs as one file under the state folder and calls them. Needs nothing but the transport."""
 
     def __init__(
-        self, transport: Transport, *, pythons: Sequence[str] = ("python3",), state: str | None = None, leases: str = LEASES
+        self,
+        transport: Transport,
+        *,
+        pythons: Sequence[str] = ("python3",),
+        state: str | None = None,
+        leases: str = LEASES,
+        system: bool = False,
     ) -> None:
-        """``state`` is by default ``/var/tmp/autotuner-UID``: it outlives a reboot, and is readable by its user only."""
+        """``system``: for systemd, as root, or through ``sudo`` and the program that an administrator installed.
+
+        ``state`` is by default ``/var/lib/autotuner`` then, else ``/var/tmp/autotuner-UID``: both outlive a reboot, and are private.
+        """
         self.transport = transport
         self.leases = leases
         self._pythons = tuple(pythons)
         self._wanted = state
+        self._system = system
         self._state = ""
-        self._python = ""
-        self._program = ""
+        self._command: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -53,8 +65,7 @@ class HostSide:
         Raises ``TransportError`` when the outcome is unknown.
         """
         self._ensure()
-        argv = [self._python, "-E", "-s", "-S", self._program, command]
-        done = self.transport.run(argv, timeout_s=timeout_s, stdin=json.dumps(request).encode(), again=True)
+        done = self.transport.run([*self._command, command], timeout_s=timeout_s, stdin=json.dumps(request).encode(), again=True)
         try:
             reply = json.loads(done.stdout)
         except ValueError as error:
@@ -78,19 +89,37 @@ class HostSide:
     def by_hand(self, command: str, folder: str) -> str:
         """The command line with which a person on the host calls one of the programs."""
         self._ensure()
-        return f"{self._python} -E -s -S {self._program} {command} {folder}"
+        return shlex.join([word for word in self._command if word != "-n"] + [command, folder])
 
     def _ensure(self) -> None:
-        if self._program:
+        if self._command:
             return
-        self._python, uid = self._interpreter()
-        state = self._wanted or f"{STATE}-{uid}"
+        python, uid = self._interpreter()
+        if self._system and uid != 0:
+            self._command = self._granted()
+            self._state = self._wanted or SYSTEM_STATE
+            return
+        state = self._wanted or (SYSTEM_STATE if self._system else f"{STATE}-{uid}")
         self._private_folder(state, uid)
         data = packed()
         program = f"{state}/onhost-{hashlib.sha256(data).hexdigest()[:12]}.pyz"
         if not self.transport.exists(program):
             self.transport.write(program, data, mode=0o600)
-        self._state, self._program = state, program
+        self._state, self._command = state, (python, "-E", "-s", "-S", program)
+
+    def _granted(self) -> tuple[str, ...]:
+        """The installed program behind ``sudo``, when it is this version's and may be called."""
+        command = ("sudo", "-n", grant.PROGRAM)
+        hint = "have an administrator of the host run what `autotuner service HOST grant` prints, or connect as root"
+        done = self.transport.run([*command, "version"], timeout_s=30, stdin=b"{}", again=True)
+        try:
+            found = json.loads(done.stdout)["digest"]
+        except (ValueError, KeyError, TypeError) as error:
+            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise Refused(f"{self.transport.address}: units cannot be managed without root: {''.join(said)}", hint=hint) from error
+        if found != hashlib.sha256(grant.program(packed())).hexdigest():
+            raise Refused(f"{self.transport.address}: {grant.PROGRAM} is of another version of autotuner", hint=hint)
+        return command
 
     def _interpreter(self) -> tuple[str, int]:
         done: Completed | None = None
@@ -131,6 +160,11 @@ def packed() -> bytes:
     return buffer.getvalue()
 
 
+def grant_script(user: str, units: Sequence[str]) -> str:
+    """The script with which an administrator lets ``user`` have these units managed. Raises ``UsageError`` for names that are none."""
+    return grant.script(user, units, packed())
+
+
 def not_started(spec: LaunchSpec, reply: Mapping[str, Any]) -> AutotunerError:
     """The error for a refusal of the host's ``start``."""
     message = f"cannot start {spec.name}: {reply['error']}"
@@ -139,6 +173,10 @@ def not_started(spec: LaunchSpec, reply: Mapping[str, Any]) -> AutotunerError:
         return StopStudy(message, hint="check engine.python and engine.cwd of the host document")
     if kind == "secret":
         return StopStudy(message, hint="set it where the tuner runs its commands on the host, or correct `secrets:` of the host document")
+    if kind == "by-hand":
+        return StopStudy(message, hint="this host is left to whoever did that; start again with the same command to resume")
+    if kind in {"not-allowed", "name", "manager"}:
+        return StopStudy(message, hint="look at the host: systemctl --failed; journalctl -xe")
     if kind == "fenced":
         return StopStudy(message, hint="the host's watchdog brought production back; start again with the same command to resume")
     return TransportError(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,3 +30,11 @@ def http(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{request['url']}: {error or type(error).__name__}", "kind": "connection"}
     finally:
         connection.close()
+
+
+def model_ids(body: str) -> list[str] | None:
+    """Sorted ids of a ``/v1/models`` body; ``None`` when it is none."""
+    try:
+        return sorted(str(entry["id"]) for entry in json.loads(body)["data"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -18,6 +18,11 @@ _SLOT = 4096
 
 def write_json(path: Path, content: dict[str, Any], mode: int = 0o600) -> None:
     """Write atomically and durably: temporary file, fsync, rename, fsync of the folder."""
+    write_bytes(path, json.dumps(content).encode(), mode)
+
+
+def write_bytes(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """The same for any content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write_synced(temporary, content, mode)
@@ -32,7 +37,7 @@ def create_json(path: Path, content: dict[str, Any], mode: int = 0o644) -> bool:
     """Create the file with its whole content, or return False when it is there already. Atomic between processes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write_synced(temporary, content, mode)
+        _write_synced(temporary, json.dumps(content).encode(), mode)
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -47,7 +52,7 @@ def create_json(path: Path, content: dict[str, Any], mode: int = 0o644) -> bool:
 def make_slot(path: Path) -> None:
     """A file that ``fill`` can rewrite later even when the disk has become full: its room is taken now."""
     if not path.exists():
-        _write_synced_bytes(path, b" " * _SLOT, 0o600)
+        _write_synced(path, b" " * _SLOT, 0o600)
 
 
 def fill(path: Path, content: dict[str, Any] | None) -> None:
@@ -127,11 +132,7 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
 
 
-def _write_synced(path: Path, content: dict[str, Any], mode: int) -> None:
-    _write_synced_bytes(path, json.dumps(content).encode(), mode)
-
-
-def _write_synced_bytes(path: Path, content: bytes, mode: int) -> None:
+def _write_synced(path: Path, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import time
@@ -81,6 +82,11 @@ def environment(pid: int) -> dict[str, str]:
     """Environment at its start; empty when it may not be read."""
     pairs = (part.decode(errors="surrogateescape").partition("=") for part in _parts(pid, "environ"))
     return {name: value for name, equals, value in pairs if equals}
+
+
+def environment_digest(pid: int) -> str:
+    """Digest of the environment at its start; of nothing when it may not be read."""
+    return hashlib.sha256(b"\0".join(sorted(_parts(pid, "environ")))).hexdigest()
 
 
 def marked(pid: int, name: str, value: str) -> bool:

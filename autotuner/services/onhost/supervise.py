@@ -105,7 +105,7 @@ def _start(request: dict[str, Any]) -> dict[str, Any]:
         return record
     if record is not None and members(record):
         return {"error": f"{request['name']} runs already with pid {record['pid']}"}
-    secrets, missing = _resolved(request.get("secrets", {}))
+    secrets, missing = resolved(request.get("secrets", {}))
     if missing:
         return {"error": "; ".join(missing), "kind": "secret"}
     shutil.rmtree(folder, ignore_errors=True)
@@ -197,7 +197,8 @@ def _attend(pid: int, folder: Path, log: int) -> None:
         bound(log)
 
 
-def _resolved(references: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+def resolved(references: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Values of ``env:NAME`` and ``file:PATH`` references, and a sentence for each that has none."""
     values: dict[str, str] = {}
     missing: list[str] = []
     for name, reference in references.items():

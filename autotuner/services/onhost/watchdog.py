@@ -9,17 +9,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import detach, files, guard, lease, processes, session
+from . import detach, files, lease, processes, restore, session
 
 _POLL_S = 0.2
 _PAUSES_S = (0.0, 1.0, 3.0, 10.0, 20.0)
 """Before each attempt: what kept production from starting (memory of the GPU, a port) may need a moment to be given back."""
 
 
-def ensure(folder: Path, token: str) -> dict[str, Any]:
-    """Start the watchdog of the session unless it runs; ``{pid, started, token}``, or ``{"error": …}``."""
-    running = watching(folder, token)
-    return running if running is not None else detach.detached(lambda report: watch(folder, report))
+def ensure(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Start the watchdog of the session unless it runs; empty, or ``{"error": …}``."""
+    if watching(folder, snapshot["token"]) is not None:
+        return {}
+    reply = detach.detached(lambda report: watch(folder, report))
+    return reply if "error" in reply else {}
+
+
+renew = ensure
+"""A watchdog that was killed is started again; it reads by itself that the tuner was heard of."""
+ask = ensure
+"""The watchdog reads by itself what it is asked for."""
+
+
+def armed(folder: Path, snapshot: dict[str, Any]) -> bool:
+    """Whether the watchdog runs."""
+    return watching(folder, snapshot["token"]) is not None
+
+
+def remaining_s(folder: Path, snapshot: dict[str, Any]) -> float | None:
+    """Seconds until the tuner counts as gone; ``None`` after a reboot."""
+    silent_s = session.silent_s(folder)
+    return None if silent_s is None else float(snapshot["ttl_s"]) - silent_s
+
+
+def gone(folder: Path, token: str) -> bool:  # noqa: ARG001 - as for timers
+    """A watchdog ends by itself once its session is over."""
+    return True
 
 
 def watching(folder: Path, token: str | None) -> dict[str, Any] | None:
@@ -54,7 +78,7 @@ def _restored(folder: Path, snapshot: dict[str, Any], reason: str) -> bool:
     for pause in _PAUSES_S:
         time.sleep(pause)
         try:
-            if guard.restore({"session": str(folder), "reason": reason, "token": snapshot["token"]})["ok"]:
+            if restore.restore({"session": str(folder), "reason": reason, "token": snapshot["token"]})["ok"]:
                 return True
         except OSError as error:  # a full disk must not be the end of the one who brings production back
             sys.stderr.write(f"{error}\n")

@@ -1,0 +1,234 @@
+"""What systemd knows about production and its conflicts, taken down before anything is stopped."""
+
+from __future__ import annotations
+
+import glob
+import grp
+import hashlib
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from . import asking, processes, revertable, sockets, systemctl
+
+LIMITS = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NOFILE", "AS", "NPROC", "MEMLOCK", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE")
+DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
+"""Properties that name the units which are stopped along with one."""
+PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "UnitFileState",
+    "FragmentPath",
+    "DropInPaths",
+    "SourcePath",
+    "Transient",
+    "NeedDaemonReload",
+    "RefuseManualStart",
+    "RefuseManualStop",
+    "TriggeredBy",
+    *DEPENDENTS,
+    "MainPID",
+    "InvocationID",
+    "ControlGroup",
+    "ExecMainStartTimestamp",
+    "User",
+    "Group",
+    "SupplementaryGroups",
+    "TimeoutStopUSec",
+)
+_PROBE_TIMEOUT_S = 25.0
+_SERVICE = re.compile(r"/([^/]+\.service)(?=/|$)")
+_CONTAINER = re.compile(r"/(docker-[0-9a-f]{12,}\.scope|libpod-[^/]*|docker/[0-9a-f]{12,}|crio-[^/]*|kubepods[^/]*|lxc[./][^/]*)(?=/|$)")
+
+
+def describe(request: dict[str, Any]) -> dict[str, Any]:
+    """Production and ``conflicts`` of ``{unit, conflicts, port, address, ready_path, models_path}`` as they are; changes nothing.
+
+    ``{production, units, problems, notes}``. ``unit`` is a name, ``auto`` for whatever unit listens on the port, or ``None`` for none.
+    Every problem says why the host could not be brought back to what it is now.
+    """
+    problems = list(revertable.of_machine())
+    holders = sockets.owners(int(request["port"]))
+    name = request["unit"]
+    if name == "auto":
+        name, trouble = _serving(int(request["port"]), holders)
+        problems += trouble
+    found: list[dict[str, Any]] = []
+    notes: list[str] = []
+    if name is not None:
+        production = read(complete(name), "production")
+        production.update(_served(request, production))
+        found.append(production)
+    found += [read(complete(conflict), "conflict") for conflict in request["conflicts"]]
+    found += _dependents(found)
+    listed = {unit["name"] for unit in found}
+    for unit in found:
+        trouble, remarks = revertable.of_unit(unit, _triggers(unit, listed), _changed(unit))
+        problems += trouble
+        notes += remarks
+    problems += _foreign(int(request["port"]), holders, found)
+    return {
+        "production": found[0]["name"] if name is not None else None,
+        "units": found,
+        "problems": [problem._asdict() for problem in problems],
+        "notes": notes,
+    }
+
+
+def read(unit: str, role: str) -> dict[str, Any]:
+    """One unit as it is now."""
+    found: dict[str, Any] = dict(systemctl.show(unit, *PROPERTIES))
+    pid = systemctl.number(found, "MainPID")
+    limits = [f"Limit{name}{end}" for name in LIMITS for end in ("", "Soft")] if pid else []
+    values = systemctl.show(unit, *limits) if limits else {}
+    return {
+        **found,
+        "name": found.get("Id", unit),
+        "role": role,
+        "active": found.get("ActiveState") in {"active", "reloading"},
+        "MainPID": pid,
+        "limits": {f"Limit{name}": f"{values[f'Limit{name}Soft']}:{values[f'Limit{name}']}" for name in LIMITS if f"Limit{name}" in values},
+        "ExecStart": systemctl.systemctl("show", "--property=ExecStart", "--value", "--", unit).out.strip(),
+        "EnvironmentFiles": systemctl.systemctl("show", "--property=EnvironmentFiles", "--value", "--", unit).out.strip(),
+        "sha256": text_digest(unit),
+        "argv": processes.arguments(pid) if pid else [],
+        "env_sha256": processes.environment_digest(pid) if pid else "",
+    }
+
+
+def complete(name: str) -> str:
+    """A unit's name with its kind, as systemd completes it."""
+    kinds = ("service", "socket", "timer", "path", "target", "mount", "slice", "scope", "swap", "automount", "device")
+    return name if name.rpartition(".")[2] in kinds and "." in name else f"{name}.service"
+
+
+def text_digest(unit: str) -> str:
+    """Digest of the unit's files as they are on disk now."""
+    return hashlib.sha256(systemctl.systemctl("cat", "--", unit).out.encode(errors="surrogateescape")).hexdigest()
+
+
+def base_url(request: dict[str, Any]) -> str:
+    """Where ``{address, port}`` is reached from the machine itself."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(request["address"], request["address"])  # noqa: S104 - compared, not bound
+    return f"http://{f'[{address}]' if ':' in address else address}:{request['port']}"
+
+
+def answers(request: dict[str, Any], timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+    """Whether ``{address, port, ready_path}`` says 200."""
+    asked = {"method": "GET", "url": base_url(request) + request["ready_path"], "timeout_s": timeout_s}
+    return bool(asking.http(asked).get("status") == 200)
+
+
+def models(request: dict[str, Any]) -> list[str] | None:
+    """Sorted ids of the models that ``{address, port, models_path}`` lists; ``None`` when it lists none."""
+    if not request.get("models_path"):
+        return None
+    reply = asking.http({"method": "GET", "url": base_url(request) + request["models_path"], "timeout_s": _PROBE_TIMEOUT_S})
+    return asking.model_ids(reply.get("body", "")) if reply.get("status") == 200 else None
+
+
+def control_group(pid: int) -> str:
+    """Path of the process in systemd's hierarchy; empty when it is gone."""
+    try:
+        lines = (processes.PROC / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    paths = dict(line.split(":", 2)[1:] for line in lines if line.count(":") >= 2)
+    return paths.get("name=systemd", paths.get("", ""))
+
+
+def in_group(pid: int, group: str) -> bool:
+    """Whether the process is in this control group or one below it; the path may be seen from outside a namespace."""
+    return f"{group}/" in f"{control_group(pid)}/"
+
+
+def members(group: str) -> list[int]:
+    """Processes in a control group and below it."""
+    return sorted(pid for pid in processes.table() if group and in_group(pid, group))
+
+
+def group_id(name: str) -> int:
+    """Number of a group that is given by name or number. Raises ``KeyError``."""
+    return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
+
+
+def manager_of(path: str) -> tuple[str, str]:
+    """Who keeps the processes of a control group running: (``container`` | ``user`` | ``service`` | ``none``, its name)."""
+    container = _CONTAINER.search(path)
+    if container:
+        return "container", container[1]
+    services = [match[1] for match in _SERVICE.finditer(path)]
+    if any(name.startswith("user@") for name in services):
+        own = [name for name in services if not name.startswith("user@")]
+        return ("user", own[-1]) if own else ("none", "")
+    return ("service", services[-1]) if services else ("none", "")
+
+
+def _serving(port: int, holders: set[int]) -> tuple[str | None, list[revertable.Problem]]:
+    """The unit that listens on the port, or why what listens there is none that could be brought back."""
+    if not sockets.inodes(port):
+        return None, []
+    for pid in sorted(holders):
+        kind, name = manager_of(control_group(pid))
+        if kind == "service":
+            return name, []
+        words = " ".join(processes.arguments(pid)[:4])
+        return None, [revertable.unmanaged(port, words, pid, kind, name)]
+    return None, [revertable.Problem(f"port {port} is held by a process that cannot be seen", "free it, or choose another endpoint.port")]
+
+
+def _served(request: dict[str, Any], production: dict[str, Any]) -> dict[str, Any]:
+    if not production["active"]:
+        return {"answered": False, "models": None}
+    return {"answered": answers(request), "models": models(request)}
+
+
+def _dependents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Active units that systemd would stop along with these."""
+    known = {unit["name"] for unit in found}
+    waiting, added = list(found), []
+    while waiting:
+        unit = waiting.pop()
+        for name in (name for kind in DEPENDENTS for name in systemctl.listed(unit, kind)):
+            if name in known or not unit["active"]:
+                continue
+            known.add(name)
+            dependent = read(name, "dependent")
+            if dependent["active"] or dependent.get("ActiveState") == "activating":
+                added.append(dependent)
+                waiting.append(dependent)
+    return added
+
+
+def _triggers(unit: dict[str, Any], listed: set[str]) -> list[str]:
+    """Active sockets, timers and paths that would start the unit while it is to be stopped."""
+    others = [name for name in systemctl.listed(unit, "TriggeredBy") if name not in listed]
+    return [name for name in others if systemctl.state(name).get("ActiveState") == "active"]
+
+
+def _changed(unit: dict[str, Any]) -> list[str]:
+    """Files of the unit that were changed after it was started: what it runs was started from something else."""
+    started = systemctl.parse_moment(unit.get("ExecMainStartTimestamp", ""))
+    if started is None or not unit["active"]:
+        return []
+    paths = [unit.get("FragmentPath", ""), *systemctl.listed(unit, "DropInPaths")]
+    for line in unit["EnvironmentFiles"].splitlines():
+        paths += glob.glob(line.rpartition(" (")[0])  # noqa: PTH207 - a pattern that starts at the root
+    return [path for path in paths if path and _written(path) > started + 1.0]
+
+
+def _written(path: str) -> float:
+    try:
+        return min(Path(path).stat().st_mtime, time.time())
+    except OSError:
+        return 0.0
+
+
+def _foreign(port: int, holders: set[int], found: list[dict[str, Any]]) -> list[revertable.Problem]:
+    """Listeners on the port that belong to none of the units."""
+    groups = [str(unit.get("ControlGroup", "")) for unit in found if unit.get("ControlGroup")]
+    strangers = [pid for pid in sorted(holders) if not any(in_group(pid, group) for group in groups)]
+    return [revertable.foreign(port, " ".join(processes.arguments(pid)[:4]), pid) for pid in strangers[:1]]
