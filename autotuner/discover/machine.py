@@ -47,7 +47,7 @@ def parse_processors(text: str) -> Processors:
     try:
         entries = json.loads(text)["lscpu"]
         said = {str(entry["field"]).rstrip(":"): str(entry["data"]) for entry in _flat(entries)}
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Processors()
     return Processors(
         count=_integer(said.get("CPU(s)")) or 0,

@@ -176,7 +176,7 @@ def holder(sockets: Iterable[Socket], port: int) -> str | None:
         return None
     programs = dict.fromkeys(f"{name} (pid {pid})" for socket in found for name, pid in socket.holders)
     units = dict.fromkeys(socket.unit for socket in found if socket.unit)
-    users = dict.fromkeys(f"user id {socket.uid or 0}" for socket in found)
+    users = dict.fromkeys("another user" if socket.uid is None else f"user id {socket.uid}" for socket in found)
     if programs:
         return ", ".join(programs) + (f" of {', '.join(units)}" if units else "")
     return f"a process of {', '.join(units or users)} that this user cannot see"

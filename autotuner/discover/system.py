@@ -33,7 +33,7 @@ def parse_sockets(text: str) -> tuple[Socket, ...]:
                 address=row["address"].strip("[]"),
                 port=int(row["port"]),
                 holders=tuple((name, int(pid)) for name, pid in _HOLDER.findall(row["rest"])),
-                uid=int(uid[1]) if uid else None,
+                uid=int(uid[1]) if uid else (0 if " ino:" in row["rest"] else None),  # root's is left out of the details
                 unit=unit_of(group[1]) if group else None,
             )
         )

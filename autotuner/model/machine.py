@@ -81,7 +81,7 @@ class Socket:
     holders: tuple[tuple[str, int], ...] = ()
     """(program, pid) of every process that holds it; empty where they are another user's."""
     uid: int | None = None
-    """Owner's user id, where it is not root."""
+    """Owner's user id."""
     unit: str | None = None
     """systemd unit that it belongs to, where the kernel tells."""
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import socket
 
 import pytest
 
@@ -143,3 +145,80 @@ def test_results_without_their_meta_file_are_not_adopted(tmp_path):
         kept.read_meta()
     assert "--new-study" in caught.value.hint
     assert [found.folder for found in studies(tmp_path)] == [kept.folder]
+
+
+def test_requests_that_cannot_be_kept_are_told_once_per_launch_and_cost_nothing_else(tmp_path):
+    kept = store(tmp_path)
+    (kept.folder / "trials").write_text("in the way")
+    kept.write_cell(4, "ctx60-c2-out8", ())
+    kept.write_log(4, "the log")
+    kept.write_cell(5, "ctx60-c2-out8", ())
+    told = kept.take_notices()
+    assert ["launch 4" in told[0], "launch 5" in told[1], len(told)] == [True, True, 2]
+    assert kept.take_notices() == ()
+
+
+def test_an_end_that_a_power_cut_tore_is_told_at_one_start_only(tmp_path):
+    kept = store(tmp_path)
+    kept.append(b.measured(0, b.config(), (1.0, 2.0, 3.0)))
+    path = kept.folder / "results.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:100])
+    kept.prepare()
+    (told,) = kept.take_notices()
+    assert told == f"{path}: its end was torn, as by a power cut: it is in results.jsonl.torn now and counts as no launch"
+    assert path.read_bytes() == whole
+    kept.prepare()
+    assert (kept.take_notices(), kept.read().warnings) == ((), ())
+
+
+@pytest.mark.parametrize("name", ["", "study.db", "results.jsonl", "meta.json"])
+def test_a_study_of_another_user_is_refused_before_anything_is_written(tmp_path, monkeypatch, name):
+    kept = store(tmp_path)
+    (kept.folder / "study.db").touch()
+    lstat, other = type(tmp_path).lstat, os.geteuid() + 1
+
+    def owned(path):
+        found = list(lstat(path))
+        found[4] = other if path == kept.folder / name else found[4]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(type(tmp_path), "lstat", owned)
+    if name:
+        (kept.folder / name).touch()
+    with pytest.raises(Refused, match="belongs to") as caught, kept.lock("bob@box (pid 7)"):
+        pass
+    assert "--state-dir" in caught.value.hint
+    assert not (kept.folder / "lock").exists()
+
+
+def test_files_of_an_earlier_version_are_closed_to_others(tmp_path):
+    kept = store(tmp_path)
+    for name in ("study.db", "meta.json", "results.jsonl"):
+        (kept.folder / name).touch(mode=0o644)
+    kept.prepare()
+    assert {(kept.folder / name).stat().st_mode & 0o777 for name in ("study.db", "meta.json", "results.jsonl")} == {0o600}
+
+
+def test_a_lock_whose_holder_has_ended_is_explained(tmp_path):
+    kept = store(tmp_path)
+    gone = 2**22 + 1  # above every pid
+    with (
+        kept.lock(f"alice@{socket.gethostname()} (pid {gone})"),
+        pytest.raises(Refused, match="which has ended, but the file system still holds its lock") as caught,
+        RecordStore(kept.folder).lock("bob"),
+    ):
+        pass
+    assert "network file system" in caught.value.hint
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    kept = store(tmp_path)
+
+    def none(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.raises(Refused, match="has no locks") as caught, kept.lock("bob"):
+        pass
+    assert "--state-dir" in caught.value.hint

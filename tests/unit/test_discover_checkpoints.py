@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuner.discover import checkpoint, gpus, machine, topology
+from autotuner.discover import checkpoint
 from autotuner.discover.ports import looks_like_engine, shown
-from autotuner.errors import StopStudy
 from autotuner.model.host import Host
 from autotuner.services.onhost.sockets import parse_listeners
 
@@ -18,69 +17,6 @@ DATA = Path(__file__).parents[1] / "data" / "discover"
 
 def data(name: str) -> str:
     return (DATA / name).read_text()
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "sm", "memory", "driver"),
-    [
-        ("gpus-1-h200.csv", 1, 90, 140.4, "580.159.03"),
-        ("gpus-2-rtxpro6000.csv", 2, 120, 95.59, "575.57.08"),
-        ("gpus-4-b300.csv", 4, 103, 268.59, "580.95.05"),
-        ("gpus-8-rtxpro6000.csv", 8, 120, 95.59, "580.65.06"),
-    ],
-)
-def test_gpus(name: str, count: int, sm: int, memory: float, driver: str) -> None:
-    found, version = gpus.parse_gpus(data(name))
-    assert [gpu.index for gpu in found] == list(range(count))
-    assert {gpu.sm for gpu in found} == {sm}
-    assert found[0].memory_gib == pytest.approx(memory, abs=0.01)
-    assert version == driver
-
-
-def test_no_output_is_no_gpu_and_a_lost_gpu_is_trouble() -> None:
-    assert gpus.parse_gpus("") == ((), "none")
-    for name in ("gpus-lost.csv", "gpus-no-devices.csv"):
-        with pytest.raises(StopStudy, match="nvidia-smi: not understood"):
-            gpus.parse_gpus(data(name))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "indices"), [(None, [0, 1, 2, 3]), ("2,0", [2, 0]), ("GPU-1a2b3c4d", [1]), ("0,7,1", [0]), ("", []), ("-1", [])]
-)
-def test_visible_devices_as_cuda_reads_them(wanted: str | None, indices: list[int]) -> None:
-    found, _ = gpus.parse_gpus(data("gpus-4-b300.csv"))
-    assert [gpu.index for gpu in gpus.visible(found, wanted)] == indices
-
-
-def test_gpu_processes_and_memory() -> None:
-    found = gpus.parse_processes(data("apps.csv"))
-    assert [(process.pid, process.name, process.memory_mib) for process in found] == [
-        (4242, "/opt/venv/bin/python", 81920),
-        (4243, "sglang::scheduler_TP1, EP1", None),
-    ]
-    assert gpus.parse_memory("GPU-a, 812\nGPU-b, [N/A]\n\n") == {"GPU-a": 812}
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "link"),
-    [
-        ("topo-1.txt", 1, "single"),
-        ("topo-2-bridge.txt", 2, "nvlink"),
-        ("topo-4-nvswitch.txt", 4, "nvlink"),
-        ("topo-4-two-bridges.txt", 4, "pcie"),
-        ("topo-4-two-bridges.txt", 2, "nvlink"),
-        ("topo-8-pcie.txt", 8, "pcie"),
-        ("topo-failed.txt", 1, "single"),
-    ],
-)
-def test_link(name: str, count: int, link: str) -> None:
-    assert topology.link_between(range(count), data(name)) == link
-
-
-@pytest.mark.parametrize("text", ["", data("topo-failed.txt"), data("topo-1.txt")])
-def test_a_link_that_is_not_told_is_not_guessed(text: str) -> None:
-    with pytest.raises(StopStudy, match="no entry for GPU0 to GPU1"):
-        topology.link_between([0, 1], text)
 
 
 def test_listeners_of_both_families() -> None:
@@ -92,14 +28,6 @@ def test_listeners_of_both_families() -> None:
     )
     assert parse_listeners(head + lines) == {30000: {"111", "113"}}
     assert parse_listeners("") == {}
-
-
-def test_machine() -> None:
-    assert machine.parse_cpus(data("cpuinfo.txt")) == 3
-    assert machine.parse_memory(data("meminfo.txt")) == pytest.approx(2015.6, abs=0.1)
-    assert round(machine.parse_free(data("df.txt"))) == 800
-    for parse, nothing in ((machine.parse_cpus, 0), (machine.parse_memory, 0.0), (machine.parse_free, None)):
-        assert parse("") == nothing
 
 
 def test_latent_attention_has_one_kv_head_and_its_scaling_is_included() -> None:
@@ -156,15 +84,6 @@ def test_which_files_are_weights() -> None:
 def test_damaged_configurations(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         checkpoint.model_facts("/m", text, {})
-
-
-@given(st.text())
-def test_parsers_never_fail_otherwise(text: str) -> None:
-    gpus.parse_processes(text)
-    gpus.parse_memory(text)
-    topology.parse_matrix(text)
-    machine.parse_free(text)
-    checkpoint.parse_files(text)
 
 
 KEYS = st.sampled_from(["num_hidden_layers", "num_attention_heads", "rope_scaling", "text_config", "architectures"])
