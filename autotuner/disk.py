@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
+import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuner.errors import AutotunerError
+from autotuner.errors import AutotunerError, Refused
 
 _PROBE_BYTES = 64 * 1024
 _NOT_A_FOLDER = "a part of the path is a file, or its end is a folder"
@@ -26,27 +29,62 @@ _HINTS = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
     errno.EISDIR: _NOT_A_FOLDER,
+    errno.ELOOP: "symbolic links are not followed when records are written: put a file or folder of its own there",
 }
 
 
-def replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write atomically and durably: a temporary file beside it, fsync, rename, fsync of the folder. Raises ``OSError``."""
+def replace(path: Path, data: bytes, *, mode: int = 0o644, owner: str | None = None) -> None:
+    """Write atomically and durably: a temporary file beside it, fsync, rename, fsync of the folder.
+
+    ``owner`` is ``USER`` or ``USER:GROUP``. Raises ``OSError``, and ``LookupError`` for an owner that is not there.
+    """
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            if owner is not None:
+                user, _, group = owner.partition(":")
+                shutil.chown(temporary, user, group or None)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder survive a power cut. Raises ``OSError``."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
+
+
+def refuse_foreign(paths: Iterable[Path]) -> None:
+    """Refuse what is a symbolic link or belongs to another user; what is not there is no trouble. Raises ``Refused`` and ``OSError``."""
+    for path in paths:
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            raise Refused(f"{path} is a symbolic link, which is not followed", hint="put a file or folder of its own there")
+        if found.st_uid != os.geteuid():
+            raise Refused(
+                f"{path} belongs to {_user(found.st_uid)}, and this is {_user(os.geteuid())}",
+                hint=f"run the same command as {_user(found.st_uid)}, or name another folder with --state-dir",
+            )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def probe(folder: Path) -> None:

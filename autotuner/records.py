@@ -2,6 +2,8 @@
 
 STATE/studies/ID/meta.json             what the study is: fingerprint, space, workloads, matrix
 STATE/studies/ID/results.jsonl         one line per launch, appended and fsynced; the truth
+STATE/studies/ID/results.jsonl.reserve room that is kept for it on a disk that fills up
+STATE/studies/ID/started.jsonl         one line per launch that began, so that a killed run leaves a trace
 STATE/studies/ID/trials/N/CELL.jsonl.gz   raw request records
 STATE/studies/ID/study.db              Optuna's database; derived, can be rebuilt from results.jsonl
 """
@@ -14,6 +16,9 @@ import fcntl
 import gzip
 import json
 import os
+import re
+import socket
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -25,7 +30,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from autotuner import disk
 from autotuner.errors import Refused, StopStudy
+from autotuner.journal import Journal
+from autotuner.model.configuration import Configuration
 from autotuner.model.document import Scalar
+from autotuner.model.events import Phase
 from autotuner.model.facts import Fingerprint
 from autotuner.model.measurement import RequestRecord
 from autotuner.model.trial import TrialRecord
@@ -35,6 +43,10 @@ SCHEMA = 1
 """Version of everything in a study's folder; a newer one is refused, never guessed at."""
 
 _TRIAL = TypeAdapter(TrialRecord)
+_RESERVE_BYTES = 2 * 1024 * 1024
+"""Room for some hundred launches; one is enough, for no other begins on a full disk."""
+_LOCKED_BY_NOBODY = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+"""What a file system answers that has no locks."""
 
 
 def state_dir(given: str | None = None) -> Path:
@@ -76,6 +88,21 @@ _META = TypeAdapter(StudyMeta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A launch that began, or with ``abandoned`` one that was given up in good order."""
+
+    number: int
+    phase: Phase
+    config: Configuration
+    at: str
+    """ISO 8601, UTC."""
+    abandoned: bool = False
+
+
+_BEGUN = TypeAdapter(Begun)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What ``results.jsonl`` holds: the launches, and what of it could not be used."""
 
@@ -105,6 +132,10 @@ class RecordStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._results = Journal(folder / "results.jsonl", reserve=_RESERVE_BYTES)
+        self._started = Journal(folder / "started.jsonl")
+        self._notices: list[str] = []
+        self._told: set[int] = set()
 
     @property
     def database(self) -> Path:
@@ -113,34 +144,87 @@ class RecordStore:
 
     @property
     def present(self) -> bool:
-        """Whether there is a study, sound or damaged."""
-        return self._results.exists() or (self.folder / "meta.json").exists()
+        """Whether there is a study, sound or damaged, or one that this user may not look into."""
+        try:
+            return self._results.path.exists() or (self.folder / "meta.json").exists()
+        except PermissionError:
+            return True
 
-    @property
-    def _results(self) -> Path:
-        return self.folder / "results.jsonl"
+    def take_notices(self) -> tuple[str, ...]:
+        """What a person should read about the disk since this was last asked."""
+        found, self._notices = tuple(self._notices), []
+        return found
 
     @contextlib.contextmanager
     def lock(self, holder: str) -> Iterator[None]:
-        """Hold the study for one process; the lock ends with the process, however it ends. Raises ``Refused`` naming who holds it."""
+        """Hold the study for one process; the lock ends with the process, however it ends.
+
+        ``holder`` is ``USER@MACHINE (pid N)``. Raises ``Refused`` naming who holds it, or when a part of the study belongs to another user.
+        """
         with _disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._refuse_foreign()
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            disk.sync_folder(self.folder.parent)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                other = os.read(descriptor, 500).decode(errors="replace").strip() or "another process"
+                raise self._held(os.read(descriptor, 500).decode(errors="replace").strip()) from None
+            except OSError as error:
+                if error.errno not in _LOCKED_BY_NOBODY:
+                    raise
                 raise Refused(
-                    f"study {self.folder.name} is being added to by {other}",
-                    hint="wait until that has ended, or start a study beside it with --new-study",
+                    f"{self.folder}: the file system has no locks, so that two runs could add to one study: {error.strerror}",
+                    hint="name a folder on a disk of this machine with --state-dir",
                 ) from None
             with _disk_errors(self.folder):
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, holder.encode())
+                os.pwrite(descriptor, holder.encode(), 0)
             yield
         finally:
             os.close(descriptor)
+
+    def _held(self, other: str) -> Refused:
+        told = re.search(r"@(\S+) \(pid (\d+)\)", other)
+        said = f"study {self.folder.name} is being added to by {other or 'another process'}"
+        if told and told[1] == socket.gethostname() and not Path(f"/proc/{told[2]}").exists():
+            return Refused(
+                f"{said}, which has ended, but the file system still holds its lock",
+                hint=f"a network file system does so for some minutes: wait, then start the same command again; `fuser {self.folder}/lock` "
+                "names a process of this machine that holds it, if there is one",
+            )
+        return Refused(said, hint="wait until that has ended, or start a study beside it with --new-study")
+
+    def prepare(self) -> None:
+        """Mend what a power cut left, and keep room for a disk that fills up. The caller holds the lock.
+
+        Raises ``Refused`` when a part of the study belongs to another user, ``AutotunerError`` when the disk is full.
+        """
+        with _disk_errors(self.folder):
+            self._refuse_foreign()
+            for path in filter(Path.exists, self._files()):
+                _close_to_others(path)
+            if self._results.mend():
+                where = f"it is in {self._results.torn.name} now and counts as no launch"
+                self._notices.append(f"{self._results.path}: its end was torn, as by a power cut: {where}")
+            self._started.mend()
+            self._results.settle()
+
+    def make_ready(self) -> None:
+        """Make sure that another launch could be kept. Raises ``AutotunerError`` when the disk is full; all that was measured is kept."""
+        with _disk_errors(self.folder):
+            self._results.settle()
+            disk.probe(self.folder)
+
+    def _files(self) -> tuple[Path, ...]:
+        journals = [path for journal in (self._results, self._started) for path in (journal.path, journal.reserve, journal.torn)]
+        database = [self.database, self.database.with_name(f"{self.database.name}-journal")]
+        return (self.folder / "meta.json", self.folder / "lock", *journals, *database)
+
+    def _refuse_foreign(self) -> None:
+        disk.refuse_foreign((self.folder, *self._files(), self.folder / "trials"))
 
     def read_meta(self) -> StudyMeta | None:
         """What the study is, or ``None`` for a study that does not exist yet.
@@ -153,13 +237,15 @@ class RecordStore:
             text = path.read_bytes()
             raw = json.loads(text)
         except FileNotFoundError:
-            if self._results.exists():
+            if self._results.path.exists():
                 raise Refused(
                     f"{path} is missing: on what the results beside it were measured is not known",
                     hint="restore the file from a backup, or start over with --new-study; the results are kept",
                 ) from None
             return None
         except (OSError, ValueError) as error:
+            if isinstance(error, PermissionError):
+                self._refuse_foreign()
             raise StopStudy(
                 f"{path}: cannot be read: {error}", hint="restore the file from a backup, or start over with --new-study"
             ) from None
@@ -177,25 +263,28 @@ class RecordStore:
     def write_meta(self, meta: StudyMeta) -> None:
         """Lay out the folder of a new study, or note the workloads of the latest run."""
         with _disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            disk.replace(self.folder / "meta.json", _META.dump_json(meta, indent=1))
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            disk.replace(self.folder / "meta.json", _META.dump_json(meta, indent=1), mode=0o600)
 
     def append(self, record: TrialRecord) -> None:
-        """Keep a launch for good: the line is on the disk when this returns."""
-        line = _TRIAL.dump_json(record) + b"\n"
-        path = self._results
-        with _disk_errors(path):
-            # One write: a torn line can only be the last one, and the reader skips it.
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                if _ends_torn(path):
-                    line = b"\n" + line
-                written = os.write(descriptor, line)
-                if written != len(line):
-                    raise OSError(errno.ENOSPC, "only a part was written")
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        """Keep a launch for good: the line is on the disk when this returns. Raises ``AutotunerError`` when it could be kept nowhere."""
+        with _disk_errors(self._results.path):
+            if not self._results.append(_TRIAL.dump_json(record)):
+                self._notices.append(f"the disk of {self.folder} is full: launch {record.number} is kept in {self._results.reserve.name}")
+
+    def begin(self, begun: Begun) -> None:
+        """Note for good that a launch begins, or was given up in good order. Raises ``AutotunerError``."""
+        with _disk_errors(self._started.path):
+            self._started.append(_BEGUN.dump_json(begun))
+
+    def begun(self) -> tuple[Begun, ...]:
+        """Every launch that began, in order. Raises ``StopStudy`` when the file cannot be read."""
+        found = []
+        for line in self._lines(self._started):
+            with contextlib.suppress(ValidationError):
+                found.append(_BEGUN.validate_json(line))
+        return tuple(found)
 
     def trials(self) -> tuple[TrialRecord, ...]:
         """Every launch, in order. A line torn by a power cut is left out; the launch is then asked again."""
@@ -203,15 +292,9 @@ class RecordStore:
 
     def read(self) -> Reading:
         """Every launch, and what could not be used of the file. Raises ``StopStudy`` when the file cannot be read."""
-        try:
-            lines = self._results.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            lines = []
-        except OSError as error:
-            raise StopStudy(f"{self._results}: cannot be read: {error.strerror}", hint="check owner and mode of the file (ls -l)") from None
         found: dict[int, TrialRecord] = {}
         unread, repeated = 0, []
-        for line in filter(bytes.strip, lines):
+        for line in self._lines(self._results):
             try:
                 record = _TRIAL.validate_json(line)
             except ValidationError:
@@ -220,26 +303,43 @@ class RecordStore:
             if record.number in found:
                 repeated.append(record.number)
             found.setdefault(record.number, record)
-        return Reading(path=self._results, trials=tuple(found.values()), unread=unread, repeated=tuple(sorted(set(repeated))))
+        return Reading(path=self._results.path, trials=tuple(found.values()), unread=unread, repeated=tuple(sorted(set(repeated))))
 
     def write_cell(self, number: int, key: str, records: Iterable[RequestRecord]) -> None:
-        """Keep the raw requests of one cell, compressed."""
-        folder = self.folder / "trials" / str(number)
-        with _disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".{key}.new"
-            with gzip.open(temporary, "wt", encoding="utf-8", compresslevel=3) as stream:
-                for record in records:
-                    stream.write(json.dumps(_compact(record), separators=(",", ":")) + "\n")
-            temporary.replace(folder / f"{key}.jsonl.gz")
+        """Keep the raw requests of one cell, compressed. What cannot be written is a notice: it must not cost the launch."""
+        rows = (json.dumps(_compact(record), separators=(",", ":")) + "\n" for record in records)
+        self._write_raw(number, f"{key}.jsonl.gz", rows)
 
     def write_log(self, number: int, log: str) -> None:
-        """Keep the server's log of a trial, compressed."""
+        """Keep the server's log of a trial, compressed. What cannot be written is a notice."""
+        self._write_raw(number, "server.log.gz", (log,))
+
+    def _write_raw(self, number: int, name: str, texts: Iterable[str]) -> None:
         folder = self.folder / "trials" / str(number)
-        with _disk_errors(folder):
+        temporary = folder / f".{name}.new"
+        try:
+            disk.refuse_foreign((folder.parent, folder))
             folder.mkdir(parents=True, exist_ok=True)
-            with gzip.open(folder / "server.log.gz", "wt", encoding="utf-8", compresslevel=3) as stream:
-                stream.write(log)
+            temporary.unlink(missing_ok=True)
+            with (
+                os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file,
+                gzip.open(file, "wt", encoding="utf-8", compresslevel=3) as stream,
+            ):
+                stream.writelines(texts)
+            temporary.replace(folder / name)
+        except (OSError, Refused) as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if number not in self._told:
+                self._told.add(number)
+                cause = error.message if isinstance(error, Refused) else error.strerror or str(error)
+                self._notices.append(f"the requests or the log of launch {number} could not be kept in {folder}: {cause}")
+
+    def _lines(self, journal: Journal) -> list[bytes]:
+        try:
+            return journal.lines()
+        except OSError as error:
+            raise StopStudy(f"{journal.path}: cannot be read: {error.strerror}", hint="check owner and mode of the file (ls -l)") from None
 
 
 def studies(state: Path) -> tuple[RecordStore, ...]:
@@ -262,15 +362,14 @@ def _disk_errors(path: Path) -> AbstractContextManager[None]:
     return disk.refusals("write", path, then="start the same command again: it continues where it stopped")
 
 
+def _close_to_others(path: Path) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        with contextlib.suppress(OSError):  # on a read-only mount nothing is written either
+            path.chmod(mode & 0o700)
+
+
 def _compact(record: RequestRecord) -> dict[str, Any]:
     row = {key: value for key, value in asdict(record).items() if value not in (None, ())}
     row["chunks"] = [[round(at, 6), count] for at, count in record.chunks]
     return row
-
-
-def _ends_torn(path: Path) -> bool:
-    with path.open("rb") as stream:
-        if stream.seek(0, os.SEEK_END) == 0:
-            return False
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) != b"\n"

@@ -21,7 +21,7 @@ from autotuner.model.trial import TrialRecord
 from autotuner.model.workload import Cell
 from autotuner.runner import Runner, Trial
 from autotuner.study.sampling import legal_sample
-from autotuner.study.study import Study
+from autotuner.study.study import Study, lost
 from autotuner.tuner.agenda import Planned, opening_moves
 from autotuner.tuner.matrix import cells_of, jobs_for
 from autotuner.tuner.stop import StopRequest
@@ -73,6 +73,7 @@ class Tuner:
         self._deadline_s = deadline_s
         self._seed = seed
         recorded = next((record.config for record in reversed(study.records) if record.phase is Phase.BASELINE), None)
+        self._warn()
         self._moves, notes = opening_moves(study.space, facts.names(), recorded if live is None else live)
         if live is not None and recorded is not None and live != recorded:
             notes.append("what serves today is not the baseline that this study measured; it is measured anew")
@@ -103,6 +104,9 @@ class Tuner:
         waiting = [Planned(config=item.config, phase=item.phase) for item in self._study.requeued]
         waiting += [move for move in self._moves if all(move.config != item.config for item in waiting)]
         for move in waiting:
+            # Trial 0 is what everything is compared with; anything else that was killed again and again is not tried once more.
+            if move.phase is not Phase.BASELINE and any(lost(record) and record.config == move.config for record in self._study.records):
+                continue
             if not self._launched(move.config, confirm=False) and self._room(keep=0):
                 self._launch(move.config, move.phase, self._cells)
         keep = self._budget.predicted(len(self._study.workloads))
@@ -139,8 +143,8 @@ class Tuner:
 
     @property
     def _counted(self) -> list[TrialRecord]:
-        """The launches that answer what this run asks, and those that were given up."""
-        return [record for record in self._study.records if self._study.counts(record) or not record.measured]
+        """The launches that answer what this run asks, and those that were given up; one that was lost with its tuner is no launch."""
+        return [record for record in self._study.records if (self._study.counts(record) or not record.measured) and not lost(record)]
 
     # --- confirming --------------------------------------------------------------------------------------------------------------
 
@@ -191,6 +195,7 @@ class Tuner:
             number = self._study.next_number
             self._announce(number, phase, config)
             self._study.start(number, config, phase)
+            self._warn()
             started, began = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), self._clock()
             try:
                 outcome = self._runner.run(
@@ -201,15 +206,18 @@ class Tuner:
                 )
             except BaseException:
                 with contextlib.suppress(AutotunerError):  # a full disk must not hide what happened first; the next start settles the trial
-                    self._study.abandon(number)
+                    self._study.abandon(number, config, phase)
                 raise
             if isinstance(outcome, Interrupted):
-                self._study.abandon(number)
+                self._study.abandon(number, config, phase)
                 self._stop.check()
                 raise StopStudy("the launch was interrupted, but nobody asked to stop")
             elapsed = self._clock() - began
             record = TrialRecord.of(outcome, number=number, phase=phase, config=config, started=started, elapsed_s=round(elapsed, 3))
-            self._study.tell(record)
+            try:
+                self._study.tell(record)
+            finally:
+                self._warn()
             self._report(record, outcome, elapsed)
             if isinstance(outcome, HostBroken):
                 raise StopStudy(outcome.failure.cause, hint=outcome.failure.remedy)
@@ -218,6 +226,10 @@ class Tuner:
             self._listener(
                 Notice(level="warning", message=f"trial {number}: {outcome.failure.cause}; attempt {attempt + 1} of {RETRIES + 1}")
             )
+
+    def _warn(self) -> None:
+        for text in self._study.take_notices():
+            self._listener(Notice(level="warning", message=text))
 
     def _keep_going(self, cells: Sequence[CellResult]) -> bool:
         return not self._stop.now
