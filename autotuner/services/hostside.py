@@ -16,6 +16,7 @@ from typing import Any
 from autotuner.errors import AutotunerError, Refused, StopStudy, TransportError
 from autotuner.services import grant
 from autotuner.services.base import LaunchSpec
+from autotuner.services.onhost.version import digest
 from autotuner.transports.base import Completed, Transport
 
 LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - one folder for every user of the machine is the point; sticky, contents verified
@@ -104,8 +105,16 @@ class HostSide:
         data = packed()
         program = f"{state}/onhost-{hashlib.sha256(data).hexdigest()[:12]}.pyz"
         if not self.transport.exists(program):
-            self.transport.write(program, data, mode=0o600)
+            self._install(python, program, data)
         self._state, self._command = state, (python, "-E", "-s", "-S", program)
+
+    def _install(self, python: str, program: str, data: bytes) -> None:
+        self.transport.write(f"{program}.new", data, mode=0o600)
+        done = self.transport.run([python, "-c", grant.COMPILE, f"{program}.new", program], timeout_s=60)
+        if not done.ok:
+            raise AutotunerError(
+                f"{self.transport.address}: cannot make {program}: {done.stderr.strip().splitlines()[-1:]}", hint="free some space there"
+            )
 
     def _granted(self) -> tuple[str, ...]:
         """The installed program behind ``sudo``, when it is this version's and may be called."""
@@ -117,7 +126,7 @@ class HostSide:
         except (ValueError, KeyError, TypeError) as error:
             said = (done.stderr or done.stdout).strip().splitlines()[-1:]
             raise Refused(f"{self.transport.address}: units cannot be managed without root: {''.join(said)}", hint=hint) from error
-        if found != hashlib.sha256(grant.program(packed())).hexdigest():
+        if found != digest(sources()):
             raise Refused(f"{self.transport.address}: {grant.PROGRAM} is of another version of autotuner", hint=hint)
         return command
 
@@ -149,13 +158,18 @@ class HostSide:
             )
 
 
+def sources() -> dict[str, bytes]:
+    """The host's programs by their place in the packed file."""
+    folder = importlib.resources.files("autotuner.services.onhost")
+    found = {f"onhost/{entry.name}": entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith(".py")}
+    return dict(sorted({**found, "__main__.py": _MAIN.encode()}.items()))
+
+
 def packed() -> bytes:
     """The host's programs as one executable zip file; the same bytes for the same sources."""
     buffer = io.BytesIO()
-    folder = importlib.resources.files("autotuner.services.onhost")
-    sources = {f"onhost/{entry.name}": entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith(".py")}
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in sorted({**sources, "__main__.py": _MAIN.encode()}.items()):
+        for name, content in sources().items():
             archive.writestr(zipfile.ZipInfo(name), content)
     return buffer.getvalue()
 

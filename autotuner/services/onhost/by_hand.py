@@ -45,9 +45,13 @@ def show(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _newest_candidate(port: int) -> str | None:
-    asked = ["journalctl", "--no-pager", "--quiet", "--output=json", "--output-fields=_SYSTEMD_UNIT", "--lines=1"]
-    said = systemctl.tool([*asked, f"--unit={candidate.unit_name(port, '*')}", "_TRANSPORT=stdout"]).out
-    return str(json.loads(said)["_SYSTEMD_UNIT"]) if said.strip() else None
+    """Whichever wrote last, or was written about by PID 1."""
+    asked = ["journalctl", "--no-pager", "--quiet", "--output=json", "--output-fields=UNIT,_SYSTEMD_UNIT", "--lines=1"]
+    said = systemctl.tool([*asked, f"--unit={candidate.unit_name(port, '*')}"]).out
+    if not said.strip():
+        return None
+    entry = json.loads(said)
+    return str(entry.get("UNIT") or entry["_SYSTEMD_UNIT"])
 
 
 def _start(name: str, patience_s: float) -> None:

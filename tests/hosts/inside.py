@@ -1,0 +1,161 @@
+"""A transport to a booted host that needs no network, and a session on it as the tuner's own calls make one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotuner.services.base import Handle, LaunchSpec
+from autotuner.services.hostside import HostSide
+from autotuner.services.systemd import SystemdManager
+from autotuner.transports.base import Completed
+from tests.hosts.machine import Machine, until
+
+LIGHT = "/usr/bin/python3"
+
+
+class Inside:
+    """Runs commands in the host's namespaces as ``user``."""
+
+    address = "inside"
+    interruptions = 0
+    rtt_s = None
+
+    def __init__(self, machine: Machine, user: str | None = None) -> None:
+        self.machine, self.user = machine, user
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", env=None, cwd=None, again: bool = False) -> Completed:
+        wanted = ["runuser", "-u", self.user, "--", *argv] if self.user else list(argv)
+        command = ["nsenter", "-t", str(self.machine.leader), "-m", "-u", "-i", "-n", "-p", "--", *wanted]
+        path = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout_s, check=False, env=path, cwd="/")
+        return Completed(returncode=done.returncode, stdout=done.stdout.decode(), stderr=done.stderr.decode())
+
+    def exists(self, path: str) -> bool:
+        return self.run(["test", "-e", path], timeout_s=30).ok
+
+    def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
+        done = self.run(["cat", path], timeout_s=30)
+        if not done.ok:
+            raise FileNotFoundError(path)
+        return done.stdout.encode()
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o644, owner: str | None = None) -> None:
+        script = 'cat >"$1" && chmod "$2" "$1"'
+        done = self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout_s=30, stdin=data)
+        assert done.ok, done.stderr
+
+
+@dataclass
+class Night:
+    """What a tuner does to a host with units, call by call."""
+
+    machine: Machine
+    unit: str | None = "prod.service"
+    conflicts: tuple[str, ...] = ()
+    port: int = 30000
+    ttl_s: float = 60.0
+    user: str | None = None
+    token: str = "0123456789abcdef"
+    limits: dict[str, float] = field(default_factory=lambda: {"stop_timeout_s": 3.0, "ready_timeout_s": 30.0})
+
+    def __post_init__(self) -> None:
+        self.side = HostSide(Inside(self.machine, self.user), system=True)
+        self.services = SystemdManager(self.side, port=self.port)
+        self.folder = f"/var/lib/autotuner/sessions/{self.port}"
+
+    def call(self, command: str, *, timeout_s: float = 120, **request: object) -> dict[str, Any]:
+        return self.side.call(command, request, timeout_s=timeout_s)
+
+    def look(self) -> dict[str, Any]:
+        return self.call(
+            "units",
+            unit=self.unit,
+            conflicts=list(self.conflicts),
+            port=self.port,
+            address="127.0.0.1",
+            ready_path="/health_generate",
+            models_path="/v1/models",
+        )
+
+    def problems(self) -> str:
+        return "\n".join(problem["message"] for problem in self.look()["problems"])
+
+    def snapshot(self) -> dict[str, Any]:
+        found = self.look()
+        assert not found["problems"], found["problems"]
+        held = {"token": self.token, "session": self.folder, "ttl_s": self.ttl_s, "machine": "elsewhere", "pid": 1, "started": 1}
+        taken = self.call("acquire", folder=self.side.leases, names=[f"port-{self.port}"], content=held)["taken"]
+        return {
+            "token": self.token,
+            "manager": "systemd",
+            "holder": {"machine": "elsewhere", "pid": 1, "started": 1},
+            "leases": taken,
+            "state": self.side.state,
+            "port": self.port,
+            "address": "127.0.0.1",
+            "ready_path": "/health_generate",
+            "models_path": "/v1/models",
+            "answered": True,
+            "production": None,
+            "units": found["units"],
+            "ttl_s": self.ttl_s,
+            **self.limits,
+        }
+
+    def arm(self) -> dict[str, Any]:
+        return self.call("arm", session=self.folder, snapshot=self.snapshot())
+
+    def arm_again(self) -> dict[str, Any]:
+        """Arm without having taken the lease anew."""
+        snapshot = {"token": self.token, "manager": "systemd", "leases": ["/var/tmp/autotuner-lease/gone.json"], "units": []}
+        return self.call("arm", session=self.folder, snapshot=snapshot)
+
+    def take(self) -> None:
+        """Arm, and stop production."""
+        assert self.arm() == {}
+        assert self.call("stop-production", session=self.folder, token=self.token) == {"left": []}
+
+    def candidate(self, *flags: str, name: str = "candidate-1", wait: bool = True, **more: Any) -> Handle:
+        argv = (LIGHT, "-S", "-E", str(self.light), "--unit", name, "--host", "127.0.0.1", "--port", str(self.port))
+        spec = LaunchSpec(name=name, argv=(*argv, "--served-model-name", name, *flags), **more)
+        handle = self.services.start(spec, session=self.folder)
+        if wait:
+            until(lambda: self.machine.healthy(self.port), "the candidate")
+        return handle
+
+    @property
+    def light(self) -> str:
+        from tests.hosts.production import LIGHT_SERVER
+
+        return str(LIGHT_SERVER)
+
+    def start(self, *argv: str, name: str = "candidate-1", **more: Any) -> Handle:
+        return self.services.start(LaunchSpec(name=name, argv=argv, **more), session=self.folder)
+
+    def ask(self, *, keep: bool) -> None:
+        assert self.call("request-restore", session=self.folder, token=self.token, keep=keep) == {}
+
+    def state(self) -> dict[str, Any]:
+        return self.call("session", session=self.folder)
+
+    def until_restored(self) -> None:
+        until(lambda: (self.state()["outcome"] or {}).get("ok") is True, f"the restore: {self.machine.read(self.folder + '/guard.log')}")
+
+    def assert_over(self) -> None:
+        """Nothing is left of the session."""
+        until(lambda: self.state()["snapshot"] is None, f"the end of the session: {self.machine.read(self.folder + '/guard.log')}")
+        until(lambda: self.units() == "", f"units left: {self.units()}")
+        left = self.machine.out(
+            "sh", "-c", "ls -d /etc/systemd/system/autotuner* /etc/systemd/system/*/autotuner* /run/autotuner 2>/dev/null"
+        )
+        left += self.machine.out("sh", "-c", "ls /var/lib/autotuner/sessions /var/tmp/autotuner-lease")
+        assert left.split() == ["/var/lib/autotuner/sessions:", "/var/tmp/autotuner-lease:"]
+
+    def units(self) -> str:
+        return self.machine.out("systemctl", "list-units", "--all", "--plain", "--no-legend", "autotuner*")
+
+    def show(self, unit: str, name: str) -> str:
+        return self.machine.out("systemctl", "show", "--value", "-p", name, unit)
