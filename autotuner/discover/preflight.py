@@ -30,7 +30,8 @@ from autotuner.model.host import Host
 from autotuner.model.machine import Machine
 from autotuner.model.recommendation import Check
 from autotuner.model.space import Categorical, SearchSpace
-from autotuner.services.hostside import HostSide
+from autotuner.services.hostside import SYSTEM_STATE, HostSide
+from autotuner.services.registry import manager_for
 from autotuner.transports.base import Transport
 
 _TIMEOUT_S = 60.0
@@ -100,8 +101,8 @@ def _guarded(part: Part) -> tuple[Check, ...]:
 def _occupancy(host: Host, found: Discovery, transport: Transport) -> tuple[Check, ...]:
     """Who uses the host: a tuner, production, others. Needs the host's programs; what can be told without them is told when they fail."""
     try:
-        host_side = HostSide(transport, pythons=("python3", host.engine.python))
-        state = _state_folder(host_side.state, transport)
+        host_side = manager_for(host, transport).host_side
+        state = _state_folder(host_side.state, found.machine, transport)
         tenant = tenant_of(host, host_side)
         listener = listener_on(host.endpoint.port, host_side)
     except AutotunerError as error:
@@ -117,7 +118,9 @@ def _occupancy(host: Host, found: Discovery, transport: Transport) -> tuple[Chec
     return (state, *(check for part in parts for check in _guarded(part)))
 
 
-def _state_folder(state: str, transport: Transport) -> Check:
+def _state_folder(state: str, machine: Machine, transport: Transport) -> Check:
+    if state == SYSTEM_STATE and machine.uid != 0:  # root's, and written by root's program alone
+        return Check(name="state-folder", status="pass", detail=f"{state} is kept by the program that runs as root")
     probe = f"{state}/.preflight"
     try:
         transport.write(probe, b"x" * 4096, mode=0o600)

@@ -6,6 +6,7 @@ parser of its subject. Nothing on the host is changed.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping
@@ -14,14 +15,12 @@ from dataclasses import dataclass
 from autotuner.discover import gpus, machine, system, toolkit, topology
 from autotuner.model.host import Host, ProductionUnit
 from autotuner.model.machine import Disk, Machine
+from autotuner.services.grant import PROGRAM
+from autotuner.services.hostside import STATE, SYSTEM_STATE
 from autotuner.transports.base import Transport
 
 TIMEOUT_S = 180.0
 """Eight GPUs without persistence mode take about three seconds for every question."""
-PROGRAM = "/usr/local/lib/autotuner/host"
-"""What another user than root may run as root where an administrator granted it."""
-
-_STATE = {"systemd": "/var/lib/autotuner"}
 _MARK = "\x1e"
 _SCRIPT = rf"""
 export LC_ALL=C
@@ -101,12 +100,14 @@ class Section:
 def command(host: Host) -> tuple[str, ...]:
     """The command that ``parse_sections`` reads."""
     env, real = host.engine.env, host.simulate is None
-    folders = {"state": _STATE.get(host.service.manager, "/var/tmp"), "caches": _caches(env), "shm": "/dev/shm"}  # noqa: S108 - not written
+    units = host.service.manager == "systemd"
+    state = SYSTEM_STATE if units else posixpath.dirname(STATE)
+    folders = {"state": state, "caches": _caches(env), "shm": "/dev/shm"}  # noqa: S108 - asked about, not written
     if real:
         folders |= {"model": host.model.path} | ({"drafter": host.model.drafter} if host.model.drafter else {})
     words = [word for role, folder in folders.items() for word in (role, folder)]
     flags = ("yes" if real else "no", "yes" if gpus.names_mig(env.get("CUDA_VISIBLE_DEVICES")) else "no")
-    sudo = PROGRAM if host.service.manager == "systemd" else ""
+    sudo = PROGRAM if units else ""
     return ("sh", "-c", _SCRIPT, "survey", *flags, sudo, env.get("CUDA_HOME", ""), env.get("PATH", ""), *words, "--", *named_units(host))
 
 
