@@ -58,7 +58,9 @@ class HostWorker:
 
     async def _take(self, header: dict[str, Any], payload: bytes) -> None:
         if "body" in header:
-            self._bodies[header["body"]].put_nowait(unpacked_body(payload))
+            queue = self._bodies.get(header["body"])
+            if queue is not None:  # a request that was still on its way when the lanes had been stopped has nobody to ask it
+                queue.put_nowait(unpacked_body(payload))
         elif "ping" in header:
             self._say(frame({"pong": header["ping"], "at_ns": time.monotonic_ns()}))
         elif "run" in header:
