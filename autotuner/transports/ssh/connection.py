@@ -31,7 +31,7 @@ MOST_CHANNELS = 8
 _KILL = (
     "/bin/sh",
     "-c",
-    'grep -lsaF -f - /proc/[0-9]*/cmdline | while IFS=/ read -r _ _ pid _; do kill -KILL -- "-$pid"; done',
+    'grep -lsaF -f - /proc/[0-9]*/cmdline | while IFS=/ read -r _ _ pid _; do kill -s KILL -- "-$pid"; done',
 )
 _KILL_S = 10.0
 

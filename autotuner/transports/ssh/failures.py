@@ -81,9 +81,11 @@ def mapped(who: str) -> Iterator[None]:
 
 
 def by_hand(who: str) -> str:
-    """The command with which a person sees what ssh says about ``who``."""
-    target, _, port = who.rpartition(":")
-    return f"try the same by hand: ssh -v -o BatchMode=yes -p {port} {target.replace('[', '').replace(']', '')} true"
+    """The command with which a person sees what ssh says about ``who``: ``USER@HOST:PORT``, perhaps with `` through `` and a bastion."""
+    target, _, bastion = who.partition(" through ")
+    account, _, port = target.rpartition(":")
+    jump = f" -J {bastion}" if bastion else ""
+    return f"try the same by hand: ssh -v -o BatchMode=yes{jump} -p {port} {account.replace('[', '').replace(']', '')} true"
 
 
 def _broken(error: BaseException, who: str) -> AutotunerError:
