@@ -39,6 +39,7 @@ WantedBy=multi-user.target
 """
 _TIMER = """[Unit]
 Description=Bring back what served before autotuner tuned port {port}, when it is silent
+StartLimitIntervalSec=0
 
 [Timer]
 OnActiveSec={ttl:.3f}
