@@ -15,6 +15,7 @@ from autotuner.discover.machine_checks import (
     disk_checks,
     hardware_checks,
     holder,
+    lacks_rights,
     system_checks,
     unit_checks,
     weight_checks,
@@ -106,8 +107,10 @@ def _occupancy(host: Host, found: Discovery, transport: Transport) -> tuple[Chec
         tenant = tenant_of(host, host_side)
         listener = listener_on(host.endpoint.port, host_side)
     except AutotunerError as error:
-        failed = Check(name="state-folder", status="fail", detail=error.message, hint=error.hint)
-        return (failed, *unit_checks(found.machine, survey.named_units(host)), *_port_as_told(host, found.machine))
+        failed = (Check(name="state-folder", status="fail", detail=error.message, hint=error.hint),)
+        if lacks_rights(host, found.machine):
+            failed = ()  # that is told by the check of the rights themselves
+        return (*failed, *unit_checks(found.machine, survey.named_units(host)), *_port_as_told(host, found.machine))
     if tenant is not None:  # what it does there would look like foreign processes, and like production
         return (state, _lease(host, tenant))
     parts: list[Part] = [lambda: _served(host, listener, host_side, found.machine)]
@@ -179,7 +182,7 @@ def _port_as_told(host: Host, machine: Machine) -> tuple[Check, ...]:
     if who is None:
         return ()
     detail = f"port {host.endpoint.port} is held by {who}; whether it can be brought back could not be asked"
-    return (Check(name="port", status="warning", detail=detail, hint="mend the state folder first, then ask again"),)
+    return (Check(name="port", status="warning", detail=detail, hint="mend what failed first, then ask again"),)
 
 
 def _clock(transport: Transport) -> tuple[Check, ...]:

@@ -97,6 +97,10 @@ def production_checks(host: Host, host_side: HostSide) -> tuple[Check, ...]:
     if host.service.manager != "systemd":
         return ()
     try:
+        owner = listener_on(host.endpoint.port, host_side).owner
+        if owner is not None and owner.left_by_tuner:
+            detail = f"{owner} was left on port {host.endpoint.port} by a tuner that died; the next start restores the host first"
+            return (Check(name="production", status="warning", detail=detail),)
         units, _ = units_of(host, host_side)
     except AutotunerError as error:
         return (Check(name="production", status="fail", detail=error.message, hint=error.hint),)
@@ -118,9 +122,9 @@ def _sentence(host: Host, units: HostUnits) -> str:
 
 
 def _foreign(host: Host, units: HostUnits, listener: Listener) -> tuple[Reason, ...]:
-    """The port is held by something that no unit named here accounts for. What a dead tuner left is dealt with elsewhere."""
+    """The port is held by something that no unit named here accounts for."""
     owner = listener.owner
-    if not listener.listening or (owner is not None and owner.left_by_tuner):
+    if not listener.listening:
         return ()
     served = units.production is not None and units.production.active
     named = isinstance(host.service.production, ProductionUnit)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotuner.deploy.production import read_production
+from autotuner.deploy.production import read_host
+from autotuner.deploy.reach import Route
 from autotuner.errors import InfeasibleConfig
 from autotuner.model.events import Listener
 from autotuner.model.workload import Cell, Workload
-from autotuner.services.hostside import HostSide
+from autotuner.services.registry import manager_for
 from autotuner.tuner.agenda import Planned, opening_moves
 from autotuner.tuner.night import NightPlan, reach
 from autotuner.tuner.opening import locate, study_name
@@ -55,8 +56,8 @@ class Preview:
 def preview(plan: NightPlan, *, listener: Listener) -> Preview:
     """Look the host over and lay out the run. Raises as a run would; changes nothing on the host."""
     with reach(plan, listener) as there:
-        host_side = HostSide(there.transport, pythons=("python3", plan.host.engine.python))
-        production = read_production(plan.host, there.engine, host_side)
+        host_side = manager_for(plan.host, there.transport).host_side
+        production = read_host(plan.host, there.engine, host_side, Route(plan.host, host_side)).production
         live = there.engine.read_argv(production.argv, host=plan.host) if production else None
         moves, _ = opening_moves(plan.space, there.facts.names(), live)
         launches = []
