@@ -142,9 +142,9 @@ def grant(target: Target) -> int:
 
     It allows one program for the units that the host document names, and nothing else. Nothing is run by this command.
     """
-    from autotuner.services.hostside import grant_script
+    from autotuner.deploy import people
 
-    click.echo(grant_script(target.load()), nl=False)
+    click.echo(people.script_to_grant(target.load()), nl=False)
     return 0
 
 

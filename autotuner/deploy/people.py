@@ -15,15 +15,16 @@ from autotuner.discover.tenancy import lease_names
 from autotuner.discover.units import Unit, read_units, units_request
 from autotuner.engines.registry import engine_for
 from autotuner.errors import AutotunerError, Refused, UsageError
-from autotuner.model.host import Host, ProductionUnit
-from autotuner.services.hostside import HostSide
-from autotuner.services.process import ProcessManager
+from autotuner.model.host import Host, ProductionUnit, SshTransport
+from autotuner.services.hostside import HostSide, grant_script
 from autotuner.services.registry import manager_for
 from autotuner.transports.registry import transport_for
 
 _UNITS_TIMEOUT_S = 90.0
 """Engines let a health request wait for a generated token, and it is asked on the host."""
 _CHANGE_SLACK_S = 60.0
+_STOPPED = {"inactive", "failed"}
+_STARTED = {"active", "activating", "reloading"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,7 @@ def reached(host: Host) -> Iterator[HostSide]:
     """The host's own programs, over a connection that is closed afterwards. Raises ``TransportError`` when it cannot be reached."""
     transport = transport_for(host)
     try:
-        services = manager_for(host, transport)
-        yield services.host_side if isinstance(services, ProcessManager) else HostSide(transport, pythons=("python3", host.engine.python))
+        yield manager_for(host, transport).host_side
     finally:
         transport.close()
 
@@ -108,7 +108,7 @@ def look(host: Host, host_side: HostSide) -> Situation:
         reply = _asked(host, host_side, "units", units_request(host, engine_for(host).endpoints), timeout_s=_UNITS_TIMEOUT_S)
         units = read_units(reply)
         answers = bool(units.production.details.get("answered")) if units.production and units.production.active else None
-        shown = _asked(host, host_side, "unit-show", {"state": host_side.state, "port": host.endpoint.port})
+        shown = _asked(host, host_side, "unit-show", {"port": host.endpoint.port})
         candidates = read_units(shown).all
     return Situation(
         address=host_side.transport.address,
@@ -159,22 +159,43 @@ def change(host: Host, host_side: HostSide, verb: str, *, conflicts: bool) -> tu
         raise Refused(
             f"{host.name}: a tuner that is gone has left this host to be restored", hint=f"first: autotuner service {host.name} restore"
         )
-    patience_s = len(units) * (host.limits.stop_timeout_s + _CHANGE_SLACK_S)
-    _asked(host, host_side, "unit-do", {"verb": verb, "units": list(units)}, timeout_s=patience_s)
+    patience_s = host.limits.stop_timeout_s if verb == "stop" else host.limits.ready_timeout_s
+    request = {"verb": verb, "units": list(units), "timeout_s": patience_s}
+    reply = _asked(host, host_side, "unit-do", request, timeout_s=len(units) * (patience_s + _CHANGE_SLACK_S))
+    wanted = _STOPPED if verb == "stop" else _STARTED
+    for unit in reply["units"]:
+        if unit["ActiveState"] not in wanted:
+            raise AutotunerError(
+                f"{host.name}: {unit['name']} did not {verb}: it is {unit['ActiveState']} ({unit.get('Result') or unit.get('SubState')})",
+                hint=f"on the host: systemctl status {unit['name']}; its log: autotuner service {host.name} logs",
+            )
     return units
 
 
 def logs(host: Host, host_side: HostSide, *, lines: int, candidate: bool) -> Log:
     """The end of the log of production, or of the newest candidate. Raises ``UsageError`` when there is none."""
     if host.service.manager == "systemd":
-        unit = _newest_candidate_unit(host, host_side) if candidate else _production_unit(host)
-        reply = _asked(host, host_side, "unit-log", {"unit": unit, "lines": lines})
-        return Log(source=unit, text=str(reply.get("text", "")))
+        which = {"port": host.endpoint.port} if candidate else {"unit": _production_unit(host)}
+        reply = _asked(host, host_side, "unit-log", {**which, "lines": lines})
+        if reply["unit"] is None:
+            raise _no_candidate(host)
+        return Log(source=reply["unit"], text=reply["text"])
     path = _newest_candidate_log(host, host_side) if candidate else _production_log(host, host_side)
     done = host_side.transport.run(["tail", "-n", str(lines), "--", path], timeout_s=30)
     if not done.ok:
         raise AutotunerError(f"{host.name}: {path} cannot be read: {done.stderr.strip()}", hint="does this user own it?")
     return Log(source=path, text=done.stdout)
+
+
+def script_to_grant(host: Host) -> str:
+    """The script with which an administrator lets the document's user manage its units. Raises ``UsageError`` where none is needed."""
+    if host.service.manager != "systemd":
+        raise UsageError(f"{host.name}: plain processes need nothing granted: the user's own rights are enough", hint="see docs/hosts.md")
+    if not isinstance(host.transport, SshTransport) or host.transport.user is None:
+        raise UsageError(f"{host.name}: the host document names no user to grant anything to", hint="write `user:` under `transport:`")
+    if host.transport.user == "root":
+        raise UsageError(f"{host.name}: root needs nothing granted", hint="write another `user:` under `transport:`, or leave it as it is")
+    return grant_script(host.transport.user, (_production_unit(host), *map(full_name, host.service.conflicts)))
 
 
 def _taken(host: Host, holder: Holder) -> Refused:
@@ -213,14 +234,6 @@ def _production_unit(host: Host) -> str:
         f"{host.name}: the host document names no production unit",
         hint="write `production: {unit: NAME}` under `service:` of the host document",
     )
-
-
-def _newest_candidate_unit(host: Host, host_side: HostSide) -> str:
-    reply = _asked(host, host_side, "unit-show", {"state": host_side.state, "port": host.endpoint.port})
-    found = read_units(reply).all
-    if not found:
-        raise _no_candidate(host)
-    return found[-1].name
 
 
 def _newest_candidate_log(host: Host, host_side: HostSide) -> str:
