@@ -220,7 +220,7 @@ class Runner:
                 why = error.message
             server.check()
             if found is not None and (self._session.interruptions == before or stop_cell()):
-                repeated = (f"measured again, {attempt} times thrown away: {thrown}",) if attempt else ()
+                repeated = (f"measured again after {attempt} thrown away: {thrown}",) if attempt else ()
                 result = dataclasses.replace(found.result, warnings=(*found.result.warnings, *notes, *repeated))
                 return dataclasses.replace(found, result=result)
             thrown = why

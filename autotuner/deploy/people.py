@@ -59,6 +59,7 @@ class Situation:
     others: tuple[Unit, ...]
     candidates: tuple[Unit, ...]
     problems: tuple[str, ...]
+    """What would keep the host from being brought back to what it is now; not asked while a candidate serves in production's place."""
     holder: Holder | None
     session: SessionState
     listener: Listener
@@ -101,6 +102,8 @@ def holder_of(host: Host, host_side: HostSide) -> Holder | None:
 def look(host: Host, host_side: HostSide) -> Situation:
     """How the host is. Nothing is changed."""
     folder = session_folder(host, host_side)
+    listener = listener_on(host.endpoint.port, host_side)
+    tuned = listener.owner is not None and listener.owner.left_by_tuner
     units = read_units({})
     answers: bool | None = None
     candidates: tuple[Unit, ...] = ()
@@ -117,10 +120,10 @@ def look(host: Host, host_side: HostSide) -> Situation:
         answers=answers,
         others=units.others,
         candidates=candidates,
-        problems=tuple(reason.message for reason in units.reasons),
+        problems=() if tuned else tuple(reason.message for reason in units.reasons),
         holder=holder_of(host, host_side),
         session=session_state(host_side, folder),
-        listener=listener_on(host.endpoint.port, host_side),
+        listener=listener,
     )
 
 

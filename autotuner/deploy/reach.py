@@ -25,7 +25,7 @@ def choose_load_path(host: Host, transport: Transport) -> LoadPath:
     address = host.endpoint.address
     if host.load.source == "host" or _is_loopback(address):
         return on_host(host)
-    target = _ssh_address(transport) if address in LOOPBACK else address
+    target = getattr(transport, "hostname", host.transport.hostname) if address in LOOPBACK else address
     return LoadPath(source="controller", base_url=f"http://{bracketed(target)}:{host.endpoint.port}", rtt_s=transport.rtt_s)
 
 
@@ -61,13 +61,6 @@ class Route:
             return ControlClient(self.path.base_url, timeout_s=timeout_s)
         http = HostHttp(lambda request: side.call("http", request, timeout_s=timeout_s + _HTTP_SLACK_S))
         return ControlClient(self.path.base_url, timeout_s=timeout_s, transport=http)
-
-
-def _ssh_address(transport: Transport) -> str:
-    """The host part of ``user@host:port``."""
-    name = transport.address.rpartition("@")[2]
-    head, _, tail = name.rpartition(":")
-    return (head if tail.isdigit() and head else name).strip("[]")
 
 
 def _is_loopback(address: str) -> bool:

@@ -187,7 +187,8 @@ class HostSession:
             )
             facts, info = launch.wait()
         except AutotunerError:
-            self.stop()
+            with contextlib.suppress(TransportError):  # why it failed is worth more; the next launch stops it first
+                self.stop()
             raise
         return Server(services=self._services, handle=handle, follower=follower, facts=facts, info=info, watch=watch, gap_s=self._ttl_s)
 

@@ -90,6 +90,6 @@ class Watch:
 def lease_lost(host: Host) -> StopStudy:
     """The host was given back while this session was away."""
     return StopStudy(
-        f"{host.name}: the lease was lost: this tuner was not heard of for too long, and the host brought production back",
+        f"{host.name}: the lease was lost: this tuner was not heard of for too long, or the host was booted; it brought production back",
         hint="start again with the same command to resume; everything measured was kept",
     )
