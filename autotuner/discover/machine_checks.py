@@ -120,11 +120,16 @@ def system_checks(host: Host, machine: Machine) -> tuple[Check, ...]:
         hint = "inside a container write `service: {manager: process}`; else give the document of the machine where the unit runs"
         return (Check(name="systemd", status="fail", detail=f"service.manager is systemd, but {what}", hint=hint),)
     found = [Check(name="systemd", status="pass", detail=f"systemd {machine.systemd}, cgroup v{machine.cgroups or '?'}")]
-    if machine.uid not in {0, None} and not machine.sudo:
+    if lacks_rights(host, machine):
         detail = f"user {machine.user} may not run the tuner's program as root, and production is a unit of the system"
         hint = f"have an administrator look at and run what `autotuner service {host.name} grant` prints"
         found.append(Check(name="sudo", status="fail", detail=detail, hint=hint))
     return tuple(found)
+
+
+def lacks_rights(host: Host, machine: Machine) -> bool:
+    """Whether units are to be changed by a user who may not."""
+    return host.service.manager == "systemd" and machine.uid not in {0, None} and not machine.sudo
 
 
 def unit_checks(machine: Machine, wanted: Iterable[str]) -> tuple[Check, ...]:

@@ -107,9 +107,9 @@ def _occupancy(host: Host, found: Discovery, transport: Transport) -> tuple[Chec
         tenant = tenant_of(host, host_side)
         listener = listener_on(host.endpoint.port, host_side)
     except AutotunerError as error:
-        failed = (Check(name="state-folder", status="fail", detail=error.message, hint=error.hint),)
+        failed = [Check(name="state-folder", status="fail", detail=error.message, hint=error.hint)]
         if lacks_rights(host, found.machine):
-            failed = ()  # that is told by the check of the rights themselves
+            failed.clear()  # that is told by the check of the rights themselves
         return (*failed, *unit_checks(found.machine, survey.named_units(host)), *_port_as_told(host, found.machine))
     if tenant is not None:  # what it does there would look like foreign processes, and like production
         return (state, _lease(host, tenant))

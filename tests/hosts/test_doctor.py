@@ -12,6 +12,8 @@ import pytest
 
 from autotuner.cli.doctor import Examination, as_json_text, as_text, examine
 from autotuner.documents import load_host
+from autotuner.services.grant import script
+from autotuner.services.hostside import packed
 from tests.hosts.machine import Machine, until
 from tests.hosts.production import MODEL, SIMULATE
 
@@ -99,27 +101,34 @@ def test_a_sound_host_passes_with_facts_from_two_worlds(machine: Machine, look: 
 
 
 def test_all_troubles_of_a_host_are_told_in_one_look(machine: Machine, look: Look):
-    machine.write("/etc/systemd/system/prod.service", "[Service]\nExecStart=/bin/sleep infinity\n")
-    machine.run(["systemctl", "daemon-reload"])
-    machine.run(["systemctl", "mask", "beside.service"])
+    machine.write("/usr/lib/systemd/system/prod.service", "[Service]\nExecStart=/bin/sleep infinity\n")
+    machine.run(["systemctl", "start", "prod.service"])
+    machine.run(["systemctl", "mask", "-q", "prod.service"])
     machine.small_disk("/var/lib/autotuner", 4)
     machine.run(["systemd-run", "-q", "--unit=foreign", "python3", "-m", "http.server", "30000"])
     until(lambda: "30000" in machine.out("ss", "-ltn"), "the foreign listener")
     pid = machine.out("systemctl", "show", "-p", "MainPID", "--value", "foreign.service")
 
     found = look(
-        service={"manager": "systemd", "production": {"unit": "prod.service"}, "conflicts": ["beside.service", "nosuch.service"]},
+        service={"manager": "systemd", "production": {"unit": "prod.service"}, "conflicts": ["nosuch.service"]},
         limits={"disk_free_gib": 0.5},
     )
 
     checks = told(found)
     assert checks["disk"][0] == "fail"
     assert checks["production"][0] == "fail"
-    for word in ("beside.service", "nosuch.service", pid):
+    for word in ("prod.service runs and is masked", "nosuch.service does not exist", f"(pid {pid})"):
         assert word in checks["production"][1], word
     assert found.facts is not None, "the facts are told all the same"
     assert as_text(found).splitlines()[-1].startswith("lab cannot be tuned: ")
     assert machine.out("systemctl", "is-active", "foreign.service") == "active"
+
+    machine.run(["systemctl", "stop", "foreign.service"])
+    machine.run(["systemctl", "unmask", "-q", "prod.service"])
+    machine.writable("/var/lib/autotuner")
+    silent = told(look())["production"]
+    assert silent[0] == "fail"
+    assert "does not answer" in silent[1], "whether it was brought back could not be told"
 
 
 def test_a_disk_without_a_single_byte_hides_no_other_trouble(machine: Machine, look: Look):
@@ -160,6 +169,13 @@ def test_a_user_without_rights_is_told_what_an_administrator_can_do(machine: Mac
     assert checks["sudo"][0] == "fail"
     assert "user tuner may not run the tuner's program as root" in checks["sudo"][1]
     assert checks["ssh"][0] == "pass"
+    assert "state-folder" not in checks, "one cause is told once"
+    assert "of prod.service" in checks["port"][1], "whose process it is can be told, though not which"
+
+    machine.run(["sh", "-s"], stdin=script("tuner", ["prod.service"], packed()))
+    granted = told(look(user="tuner"))
+    assert {name: said for name, said in granted.items() if said[0] == "fail"} == {}
+    assert "production" in granted
 
 
 def test_a_clock_that_is_wrong_is_told(machine: Machine, look: Look, monkeypatch: pytest.MonkeyPatch):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotuner.cli.doctor import Examination, as_json_text, as_text, check_state_dir
-from autotuner.model.facts import EngineBuild, Gpu, HostFacts, ModelFacts
+from autotuner.model.facts import EngineBuild, Gpu, HostFacts, ModelFacts, Weights
 from autotuner.model.host import Host
+from autotuner.model.machine import Affinity, Disk, GpuProcess, GpuState, Machine, Memory, Processors, Toolkit
 from autotuner.model.recommendation import Check
 
 GPUS = tuple(Gpu(index=index, name="H200", memory_gib=140.4, sm=90) for index in range(2))
@@ -85,6 +87,75 @@ def test_json_holds_facts_checks_and_the_verdict() -> None:
     assert told["facts"]["gpus"] == 2
     assert told["fingerprint"]["digest"] == FACTS.fingerprint.digest
     assert [check["status"] for check in told["checks"]] == ["fail", "pass", "warning"]
+
+
+MACHINE = Machine(
+    user="root",
+    kernel="6.8.0",
+    os="Ubuntu 24.04.3 LTS",
+    virtualization="none",
+    systemd=255,
+    booted_by_systemd=True,
+    cgroups=2,
+    processors=Processors(count=208, model="Xeon 8480C", sockets=2, numa_nodes=2),
+    governors={"performance": 208},
+    memory=Memory(total=2015.6, available=1900.0, swap=8.0, swap_used=0.5),
+    disks={"state": Disk(path="/var/lib/autotuner", kind="ext4", size_gib=500, free_gib=64.4, mount="/")},
+    limits={"nofile": (1024, 524288), "memlock": (8 << 20, None)},
+    driver_cuda=(13, 0),
+    toolkit=Toolkit(version=(12, 8), where="/usr/local/cuda"),
+    gpus=tuple(GpuState(index=index, bus=f"0000:0{index}:00.0", sm_mhz=345, sm_max_mhz=1980, temperature_c=31) for index in range(2)),
+    clock_reasons={0: ("idle",)},
+    links={(0, 1): "NV18", (1, 0): "NV18"},
+    affinities={0: Affinity(cpus="0-51", numa="0"), 1: Affinity(cpus="52-103", numa="1")},
+    processes=(GpuProcess(pid=7, name="python3", memory_mib=812, gpu="GPU-1"),),
+    process_units={7: "sglang.service"},
+)
+
+
+def test_the_machine_is_one_row_a_subject() -> None:
+    text = as_text(Examination(host=host(), facts=FACTS, checks=(), machine=MACHINE))
+
+    rows = dict(line.strip().split(None, 1) for line in text.splitlines() if line.startswith("  "))
+    assert rows["system"] == "Ubuntu 24.04.3 LTS, kernel 6.8.0, systemd 255, cgroup v2, user root"
+    assert rows["processors"] == "Xeon 8480C, 208 in 2 sockets, 2 NUMA nodes, governor performance"
+    assert rows["memory"] == "1900 of 2016 GiB available, 0.5 of 8 GiB swap used"
+    assert rows["limits"] == "open files 1024 (at most 524288), locked memory 8192 KiB (at most unlimited)"
+    assert rows["CUDA"] == "driver runs CUDA up to 13.0, toolkit 12.8 at /usr/local/cuda"
+    assert rows["links"] == "NV18 × 1; NUMA 0: GPU 0; NUMA 1: GPU 1"
+    assert "0: 345/1980 MHz 31 °C (idle); 1: 345/1980 MHz 31 °C" in text
+
+
+def test_a_machine_is_told_even_where_the_facts_are_not_complete() -> None:
+    text = as_text(Examination(host=host(), facts=None, checks=CHECKS, machine=MACHINE))
+
+    assert "kernel 6.8.0" in text
+    assert "fingerprint" not in text
+
+
+def test_json_tells_the_machine_with_each_gpu_in_one_place() -> None:
+    told = json.loads(as_json_text(Examination(host=host(), facts=FACTS, checks=(), machine=MACHINE)))["machine"]
+
+    assert told["links"] == {"0-1": "NV18"}
+    assert told["processes"] == [{"pid": 7, "name": "python3", "memory_mib": 812, "gpu": "GPU-1", "unit": "sglang.service"}]
+    first, second = told["gpus"]
+    assert (first["name"], first["bus"], first["clock_reasons"], first["numa"]) == ("H200", "0000:00:00.0", ["idle"], "0")
+    assert (second["clock_reasons"], second["cpus"]) == ([], "52-103")
+    assert told["limits"]["memlock"] == [8 << 20, None]
+
+
+def test_weights_are_told_by_type() -> None:
+    weights = Weights(files=2, bytes=6, elements={"F8_E4M3": 1_500_000_000, "BF16": 500_000_000})
+    facts = replace(FACTS, model=replace(FACTS.model, weights=weights))
+
+    assert "(Qwen3ForCausalLM, 2.00 G elements in 2 files: F8_E4M3 75%, BF16 25%)" in as_text(examination(facts=facts))
+    told = json.loads(as_json_text(examination(facts=facts)))["model"]
+    assert told["elements"] == {"F8_E4M3": 1_500_000_000, "BF16": 500_000_000}
+    assert (told["files"], told["bytes"], told["problems"]) == (2, 6, [])
+
+
+def test_the_fingerprint_is_blind_to_the_state_of_the_machine() -> None:
+    assert replace(FACTS, machine=MACHINE, cpus=1, disk_free_gib=0.1).fingerprint == FACTS.fingerprint
 
 
 def test_a_host_out_of_reach_is_told_without_facts() -> None:
