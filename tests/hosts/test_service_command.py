@@ -164,6 +164,7 @@ def test_a_host_that_is_tuned_is_left_alone_until_it_is_taken_over(person: Perso
         assert 0 < shown["dead_man_switch"]["remaining_s"] <= 600
         assert [unit["name"] for unit in shown["candidates"]] == ["autotuner-30000-candidate-1-30000.service"]
         assert shown["listener"]["left_by_tuner"] is True
+        assert shown["problems"] == []
         assert person.active() == ["inactive", "inactive"]
         assert "ada@farbox since " in person.types("status", "far")[1]
         for verb in ("stop", "start", "restore"):
