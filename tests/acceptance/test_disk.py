@@ -71,29 +71,37 @@ def fill(ballast: Path) -> None:
 def test_a_disk_that_fills_up_keeps_what_was_measured_and_the_same_command_goes_on(lab: Lab, mount: Mount) -> None:
     lab.state = mount("state", "size=4m")
     ballast = lab.state / "ballast"
-    # It is full when the next launch is noted, and when the requests of a cell are written.
-    for moment in ({"event": "TrialStarted"}, {"event": "StageReached", "stage": "ready"}):
-        night = lab.start_night(trials=2)
-        night.wait_for(number=1, **moment)
-        fill(ballast)
-        done = night.end()
-        ballast.unlink()
-        assert done.code == 1
-        assert len(done.errors) == 1
-        assert str(lab.study) in done.errors[0]
-        assert "free some space" in done.hints[0]
-        assert "the same command" in done.hints[0]
-        lab.assert_only_servers()
-        assert not lab.servers()
-        kept = lab.trials()
-        assert [(trial["number"], trial["outcome"]) for trial in kept] == [(0, "measured")]
+    night = lab.start_night(trials=3)
+    night.wait_for(number=1, event="StageReached", stage="ready")
+    fill(ballast)
 
-    again = lab.tune(trials=2)
+    done = night.end()
+
+    assert done.code == 1
+    assert len(done.errors) == 1
+    assert str(lab.study) in done.errors[0]
+    assert "free some space" in done.hints[0]
+    assert "the same command" in done.hints[0]
+    lab.assert_only_servers()
+    assert not lab.servers()
+    # The launch during which the disk filled up was measured to its end; only its requests and its log are missing.
+    kept = lab.trials()
+    assert [(trial["number"], trial["outcome"]) for trial in kept] == [(number, "measured") for number in range(2)]
+    assert any("launch 1 could not be kept" in event["message"] for event in night.events if event["event"] == "Notice")
+
+    # As long as the disk is full nothing is launched, and nothing is lost.
+    refused = lab.tune(trials=3)
+    assert refused.code == 1
+    assert "No space left on device" in refused.errors[0]
+    assert lab.trials() == kept
+
+    ballast.unlink()
+    again = lab.tune(trials=3)
 
     assert again.code == 0, again.err
     trials = lab.trials()
-    assert trials[0] == kept[0]
-    assert [(trial["number"], trial["outcome"]) for trial in trials] == [(number, "measured") for number in range(2)]
+    assert trials[:2] == kept
+    assert [(trial["number"], trial["outcome"]) for trial in trials] == [(number, "measured") for number in range(3)]
     assert set(lab.documents()) == {"latency", "long-context", "throughput"}
 
 

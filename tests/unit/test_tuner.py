@@ -208,6 +208,41 @@ def test_an_exception_leaves_no_running_trial_behind(tmp_path):
     assert study.requeued == ()
 
 
+def test_a_seed_that_took_the_tuner_with_it_twice_is_left_out_and_costs_no_launch_of_the_budget(tmp_path):
+    night = Night(tmp_path, trials=3, rounds=0)
+    seed = Configuration.of(night.space.seeds[0])
+
+    class Killed(BaseException):
+        """Nothing runs after a kill -9: not even what notes that a launch was given up."""
+
+    def kill(config):
+        raise Killed
+
+    for number in (1, 1):
+        night.lab.script[number] = kill
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Study, "abandon", lambda *_: None)
+            with pytest.raises(Killed):
+                night.run()
+    assert [config for _, config, _ in night.lab.launched] == [BASE, seed, seed]
+
+    night.run()
+
+    records = night.store.trials()
+    assert [(record.outcome, record.config == seed) for record in records[:2]] == [("measured", False), ("transient", True)]
+    assert len(records) == 1 + 3
+    assert [config for _, config, _ in night.lab.launched].count(seed) == 2
+
+
+def test_what_the_records_have_to_say_is_told(tmp_path):
+    night = Night(tmp_path, trials=2, rounds=0)
+    (tmp_path / "study.db").mkdir()
+    night.run()
+    (told,) = [event.message for event in night.events if isinstance(event, Notice)]
+    assert told.startswith(f"{tmp_path / 'study.db'}: ")
+    assert len(night.store.trials()) == 2
+
+
 def test_the_deadline_leaves_room_for_the_confirmation(tmp_path):
     night = Night(tmp_path, trials=None, rounds=2, seconds=200.0)
     night.run()
