@@ -35,8 +35,10 @@ PATIENCE_S = 30.0
 """How long a worker may say nothing: while lanes run it reports twenty times a second."""
 SILENCE_S = 30.0
 """How long lanes may go on without a word from here: the host must not be kept busy by nobody."""
-REFILL_BYTES = 1 << 20
-"""Requests sent at once, before the other workers have their turn."""
+FIRST_BATCH_BYTES = 1 << 15
+SMALLEST_BATCH_BYTES, LARGEST_BATCH_BYTES = 1 << 13, 1 << 20
+"""Requests are sent in batches, so that they never fill a slow connection for longer than others on it can wait."""
+BATCH_S = 0.25
 LATE_NS = 5_000_000
 """A lane that stood still for less is not worth a word."""
 
@@ -99,6 +101,8 @@ class RemoteWorker:
         self._supply: Supply | None = None
         self._begun: ClockSample | None = None
         self._exchanges: list[Exchange] = []
+        self._taken: list[int] | None = None
+        self._batch_bytes = FIRST_BATCH_BYTES
         with self._loss():
             self._stream: Stream = transport.stream([python, "-E", "-s", "-S", "-c", _BOOTSTRAP, TITLE])
         self._send(program())
@@ -150,8 +154,7 @@ class RemoteWorker:
         if not self._clock.known(time.monotonic_ns()):
             self._measure_clock(PINGS)
         self._supply = Supply(share.lanes, rtt_s=self.lead_s, body_bytes=len(share.body(share.lanes[0], 0)))
-        self._refill([0] * len(share.lanes), limit=None)
-        self._measure_clock(1)
+        self._fill()
 
     def begin(self, begin_ns: int) -> None:
         """Have its lanes start."""
@@ -170,6 +173,7 @@ class RemoteWorker:
 
     def stop(self, from_ns: int) -> None:
         """Stop its lanes."""
+        self._supply = None  # lanes that have stopped take nothing more
         self._send(frame({"stop": from_ns + cast("ClockSample", self._begun).offset_ns}))
 
     def messages(self) -> Iterator[Message]:
@@ -178,6 +182,10 @@ class RemoteWorker:
             message = self._message(header, payload)
             if message is not None:
                 yield message
+        if self._taken is not None:
+            # Once for all the reports that have come: each says more than the one before.
+            taken, self._taken = self._taken, None
+            self._refill(taken)
 
     def close(self) -> None:
         """End it: it stops when its input closes."""
@@ -190,7 +198,7 @@ class RemoteWorker:
 
     def _message(self, header: Mapping[str, Any], payload: bytes) -> Message | None:
         if "progress" in header:
-            self._refill(header["taken"], limit=REFILL_BYTES)
+            self._taken = header["taken"]
             return self._progress(Progress(**header["progress"]))
         if "pong" in header:
             now_ns = time.monotonic_ns()
@@ -225,23 +233,36 @@ class RemoteWorker:
         if by_ns is not None:
             warnings.append(f"the clocks of the host and of this machine moved by {by_ns / 1e6:+.0f} ms against each other")
         records = records_of(self._exchanges, share)
-        self._supply, self._exchanges = None, []
+        self._exchanges = []
         return Found(records=records, clock=done["clock"], warnings=tuple(warnings))
 
-    def _refill(self, taken: Sequence[int], *, limit: int | None) -> None:
-        """Send what the queues on the host have room for, up to about ``limit`` bytes."""
+    def _fill(self) -> None:
+        """Send the first requests of all lanes; how quickly they arrive says how much may be sent at once later on."""
+        while True:
+            begun_s = time.monotonic()
+            more = self._refill([0] * len(cast("Share", self._share).lanes))
+            self._measure_clock(1)
+            took_s = time.monotonic() - begun_s - self.lead_s
+            size = self._batch_bytes * 2 if took_s < BATCH_S else self._batch_bytes // 2
+            self._batch_bytes = min(max(size, SMALLEST_BATCH_BYTES), LARGEST_BATCH_BYTES)
+            if not more:
+                return
+
+    def _refill(self, taken: Sequence[int]) -> bool:
+        """Send a batch of what the queues on the host have room for; whether there may be more."""
         if self._supply is None or self._share is None:
-            return
+            return False
         parts, size = [], 0
         for lane, turn in self._supply.due(taken, time.monotonic()):
             body = self._share.body(lane, turn)
             self._supply.body_bytes = len(body)
             parts.append(packed_body(lane, body))
             size += len(parts[-1])
-            if limit is not None and size >= limit:
+            if size >= self._batch_bytes:
                 break
         if parts:
             self._send(b"".join(parts))
+        return size >= self._batch_bytes
 
     def _ping(self) -> int:
         number = next(self._pings)

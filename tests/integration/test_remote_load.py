@@ -239,19 +239,48 @@ def test_a_worker_that_died_at_rest_is_replaced_without_a_word(engine: Running, 
     assert resting(host).pid != victim
 
 
+def two_lanes(engine: Running) -> Share:
+    return Share(
+        base_url=engine.url,
+        model="kimi",
+        chat_path=PATH,
+        cell=Cell(context=60, concurrency=2, output_tokens=64),
+        lanes=(0, 1),
+        prompts=PromptSource(("code",)),
+        sampling=Sampling(),
+        warmup_s=0.2,
+        request_timeout_s=10,
+        seed=0,
+    )
+
+
+def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: Running) -> None:
+    worker = RemoteWorker(LocalTransport(), "python3", HostClock())
+    crew = Crew([worker])
+    try:
+        crew.await_ready([worker])
+        for _ in range(2):
+            begin_ns = crew.start([two_lanes(engine)])
+            while not crew.progress(0.05).answered:
+                pass
+            assert worker._supply is not None
+            all_taken = list(worker._supply._sent)
+            worker.stop(begin_ns)
+            worker._refill(all_taken)
+            assert crew.stop(begin_ns)
+    finally:
+        crew.close()
+        worker.close()
+
+
 def test_lanes_end_by_themselves_when_the_tuner_falls_silent(engine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotuner.loadgen.remote.SILENCE_S", 1.0)
-    cell = Cell(context=60, concurrency=2, output_tokens=64)
-    share = Share(
-        base_url=engine.url, model="kimi", chat_path=PATH, cell=cell, lanes=(0, 1), prompts=PromptSource(("code",)), sampling=Sampling(),
-        warmup_s=0.2, request_timeout_s=10, seed=0,
-    )  # fmt: skip
     worker = RemoteWorker(LocalTransport(), "python3", HostClock())
     crew = Crew([worker])
     try:
         crew.await_ready([worker])
         begun = time.monotonic()
-        crew.start([share])
+        crew.start([two_lanes(engine)])
         while time.monotonic() - begun < 2:
             assert crew.progress(0.05).failed == 0
             worker._pinged_s = 0.0  # every call is a word
