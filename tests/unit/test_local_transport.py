@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -85,3 +86,35 @@ def test_full_and_read_only_disks_have_a_hint(tmp_path: Path, options: str, hint
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_stream_says_when_there_is_something_and_when_it_ended() -> None:
+    stream = LOCAL.stream(["cat"])
+    assert stream.read() is None
+    stream.write(b"hello")
+    assert select.select([stream], [], [], 20)[0]
+    assert stream.read() == b"hello"
+    stream.close()
+    stream.close()
+    ended = LOCAL.stream(["true"])
+    assert select.select([ended], [], [], 20)[0]
+    assert ended.read() == b""
+    with pytest.raises(TransportError, match="true ended"):
+        ended.write(b"x" * 1_000_000)
+    ended.close()
+    with pytest.raises(TransportError, match="no-such-program cannot be started"):
+        LOCAL.stream(["no-such-program"])
+
+
+def test_a_file_is_given_to_its_owner(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    LOCAL.write(str(target), b"", owner=f"{target.parent.owner()}:{target.parent.group()}")
+    assert target.owner() == target.parent.owner()
+    with pytest.raises(AutotunerError, match="cannot give .* to no-such-user"):
+        LOCAL.write(str(target), b"", owner="no-such-user")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+def test_another_one_is_as_good() -> None:
+    assert LOCAL.fresh().run(["true"], timeout_s=20).ok
+    assert (LOCAL.interruptions, LOCAL.rtt_s) == (0, None)

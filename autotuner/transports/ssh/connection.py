@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import paramiko
 from autotuner.errors import TransportError
 from autotuner.transports.ssh import channels
 from autotuner.transports.ssh.channels import Ended, SshStream, TimedOut
-from autotuner.transports.ssh.failures import mapped
+from autotuner.transports.ssh.failures import Lost, mapped
 from autotuner.transports.ssh.heartbeat import Ear, Heartbeat
 from autotuner.transports.ssh.login import CHANNEL_S, log_in
 from autotuner.transports.ssh.quoting import CommandLine, quoted
@@ -25,6 +26,9 @@ _USER_TIMEOUT_MS = 15_000
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 2))
 MOST_CHANNELS = 8
 """OpenSSH allows ten sessions for one connection (MaxSessions)."""
+
+_CROWDED_S = 5.0
+_CROWDED_PAUSE_S = 0.05
 
 # The command's shell is known by its token and leads a process group of its own. OpenSSH has a request to signal a command, but refuses it
 # where the login is root's. The token comes by the standard input, so that the search does not find itself.
@@ -112,8 +116,16 @@ class Connection:
                 session.close()
 
     def _channel(self) -> paramiko.Channel:
-        with mapped(self.who):
-            return self._session.open_session(timeout=CHANNEL_S)
+        """A new channel. sshd counts one that was closed for a moment longer than we do, so a refusal is not final at once."""
+        until = time.monotonic() + _CROWDED_S
+        while True:
+            try:
+                with mapped(self.who):
+                    return self._session.open_session(timeout=CHANNEL_S)
+            except Lost:
+                if not self.alive or time.monotonic() > until:
+                    raise
+            time.sleep(_CROWDED_PAUSE_S)
 
     def _through(self, bastion: Target, target: Target) -> paramiko.Channel:
         with mapped(f"{target.who} through {bastion.who}"):

@@ -38,6 +38,7 @@ class SshTransport:
         self._connection: Connection | None = None
         self._for_streams: list[Connection] = []
         self._admitted = False
+        self._closed = False
         self._lost = 0
         self.address = self._targets[-1].who
 
@@ -48,7 +49,7 @@ class SshTransport:
 
     @property
     def interruptions(self) -> int:
-        """How often the connection was lost, or the host was not heard of for three seconds."""
+        """How often the host was not heard of for three seconds, and how often the connection was lost (by silence: both)."""
         with self._lock:
             self._drop_dead()
             return self._lost + sum(connection.gaps for connection in self._connections())
@@ -115,8 +116,9 @@ class SshTransport:
         return other
 
     def close(self) -> None:
-        """Close the connections. Streams end; the transport could be used again."""
+        """Close the connections for good: streams and commands end, and nothing connects again."""
         with self._lock:
+            self._closed = True
             for connection in self._connections():
                 self._lost += connection.gaps
                 connection.close()
@@ -141,6 +143,8 @@ class SshTransport:
 
     def _connected(self) -> Connection:
         with self._lock:
+            if self._closed:
+                raise TransportError(f"{self.address}: this connection was closed", hint="this is a defect of autotuner: please report it")
             self._drop_dead()
             if self._connection is None:
                 connection = Connection(self._targets)
