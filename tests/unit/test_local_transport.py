@@ -110,7 +110,7 @@ def test_a_file_is_given_to_its_owner(tmp_path: Path) -> None:
     target = tmp_path / "f"
     LOCAL.write(str(target), b"", owner=f"{target.parent.owner()}:{target.parent.group()}")
     assert target.owner() == target.parent.owner()
-    with pytest.raises(AutotunerError, match="cannot give .* to no-such-user"):
+    with pytest.raises(AutotunerError, match="no-such-user"):
         LOCAL.write(str(target), b"", owner="no-such-user")
     assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
 
