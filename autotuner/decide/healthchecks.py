@@ -26,6 +26,7 @@ def check_recommendation(
     simulated: bool,
     surrogate_error_percent: float | None,
     unmeasured_slos: Sequence[str] = (),
+    unwritten_unit: str | None = None,
 ) -> tuple[Check, ...]:
     """Every doubt that the evidence gives cause for. ``launches`` are those of the recommended configuration."""
     return (
@@ -38,6 +39,7 @@ def check_recommendation(
         *_rewrites(launches),
         *_cells(launches),
         *_surrogate(surrogate_error_percent),
+        *_unit(unwritten_unit),
     )
 
 
@@ -109,3 +111,10 @@ def _surrogate(error_percent: float | None) -> Iterator[Check]:
     if error_percent is not None and error_percent > _SURROGATE_LIMIT_PERCENT:
         detail = f"the regression is off by {error_percent:.0f} % on configurations that it has not seen"
         yield _warning("surrogate", detail, "more trials make its proposals worth more")
+
+
+def _unit(unwritten: str | None) -> Iterator[Check]:
+    if unwritten is not None:
+        yield _warning(
+            "unit", f"no unit file can serve this: {unwritten}", "correct the host document; spec.argv and spec.env are complete"
+        )

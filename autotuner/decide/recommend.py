@@ -64,11 +64,12 @@ def recommend(workload: Workload, case: Case) -> Recommendation | None:
     launches = [trial for trial in case.trials if trial.config == decision.config and trial.measured]
     reference = [trial for trial in case.trials if trial.config == case.baseline and trial.measured]
     surrogate = _surrogate(workload, case, decision.config)
+    spec, unwritten = _spec(workload, case, launches[-1], decision.config)
     return Recommendation(
         apiVersion=API_VERSION,
         kind="Recommendation",
         metadata=_subject(workload, case),
-        spec=_spec(workload, case, launches[-1], decision.config),
+        spec=spec,
         evidence=_evidence(workload, case, decision, launches=launches, reference=reference, surrogate=surrogate),
         checks=check_recommendation(
             decision.config,
@@ -79,6 +80,7 @@ def recommend(workload: Workload, case: Case) -> Recommendation | None:
             simulated=case.simulated,
             surrogate_error_percent=surrogate.cross_validated_error_percent if surrogate else None,
             unmeasured_slos=unmeasured_slos(workload, launches[-1].cells),
+            unwritten_unit=unwritten,
         ),
         alternatives=_alternatives(workload, case, decision.config),
         validity=_validity(case, launches),
@@ -114,17 +116,17 @@ def _subject(workload: Workload, case: Case) -> Subject:
     )
 
 
-def _spec(workload: Workload, case: Case, launch: TrialRecord, config: Configuration) -> Spec:
+def _spec(workload: Workload, case: Case, launch: TrialRecord, config: Configuration) -> tuple[Spec, str | None]:
+    """What would be applied, and why there is no unit of it where none can be written."""
     argv = tuple(word for word in launch.launch.argv if word not in case.measuring_flags)
     env = dict(sorted(launch.launch.env.items()))
-    unit = render_unit(
-        description=f"{case.host.engine.name} {case.host.model.path} for {workload.name}",
-        argv=argv,
-        env=env,
-        cwd=case.host.engine.cwd,
-        conflicts=_conflicts(case.host),
-    )
-    return Spec(parameters=dict(config), argv=argv, env=env, unit=unit)
+    subject = f"{case.host.engine.name} {case.host.model.path} for {workload.name}"
+    unit, why = "", None
+    try:
+        unit = render_unit(description=subject, argv=argv, env=env, cwd=case.host.engine.cwd, conflicts=_conflicts(case.host))
+    except ValueError as error:  # a night's result is not lost for that
+        why = str(error)
+    return Spec(parameters=dict(config), argv=argv, env=env, unit=unit), why
 
 
 def _conflicts(host: Host) -> tuple[str, ...]:

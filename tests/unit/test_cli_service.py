@@ -103,11 +103,11 @@ def situation(**changes: object) -> Situation:
     return Situation(**{**values, **changes})
 
 
-TOKEN = "t"
+SESSION_ID = "t"
 HOLDER = Holder(
-    who="ada@box", purpose="tune lab", since="then", node="box", pid=5, alive=True, session="/s", token=TOKEN, expires_s=41.6
+    who="ada@box", purpose="tune lab", since="then", node="box", pid=5, alive=True, session="/s", token=SESSION_ID, expires_s=41.6
 )  # fmt: skip
-SESSION = SessionState(token=TOKEN, live=True, armed=True, restoring=False, outcome=None, by_hand=None, remaining_s=41.6)
+SESSION = SessionState(token=SESSION_ID, live=True, armed=True, restoring=False, outcome=None, by_hand=None, remaining_s=41.6)
 
 
 def test_a_quiet_host_in_words() -> None:
@@ -134,7 +134,7 @@ def test_a_quiet_host_in_words() -> None:
         ({"session": replace(SESSION, by_hand="somebody stopped x")}, "by hand           somebody stopped x"),
         ({"problems": ("prod.service is masked",)}, "problem           prod.service is masked"),
         (
-            {"session": replace(SESSION, outcome=Outcome(ok=False, detail="it ended", notes=("n",), token=TOKEN))},
+            {"session": replace(SESSION, outcome=Outcome(ok=False, detail="it ended", notes=("n",), token=SESSION_ID))},
             "last restore      FAILED: it ended",
         ),
     ],

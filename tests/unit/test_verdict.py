@@ -10,6 +10,7 @@ from autotuner.decide.verdict import decide
 from autotuner.documents import dump
 from autotuner.model.document import Metadata
 from autotuner.model.events import Phase
+from autotuner.model.host import EngineInstall
 from autotuner.model.recommendation import Verdict
 from autotuner.model.workload import Slo, Workload
 from tests import builders as b
@@ -165,6 +166,15 @@ def test_what_failed_to_start_lowers_the_chance_of_its_like():
     good, bad = starts_probability(trials, [low, high])
     assert good > bad
     assert starts_probability(many((4, 5)), [high]) == [1.0]
+
+
+def test_what_no_unit_file_can_hold_costs_the_unit_and_not_the_recommendation():
+    host = b.host(engine=EngineInstall(name="sglang", cwd="/srv/../opt"))
+    document = recommend(b.LATENCY, case(confirmed(4), host=host))
+    assert document.spec.argv
+    assert document.spec.unit == ""
+    (doubt,) = [check for check in document.checks if check.name == "unit"]
+    assert "'/srv/../opt' is not a plain absolute path" in doubt.detail
 
 
 def test_a_recommendation_carries_spec_evidence_alternatives_and_validity():

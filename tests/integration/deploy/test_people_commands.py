@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotuner.cli.main import run
-from autotuner.deploy import people
+from autotuner.deploy import people, recovery
 from autotuner.services.onhost import lease
 
 
@@ -156,7 +156,8 @@ def test_a_lease_without_a_session_is_removed(stage, service) -> None:
     assert list(Path(stage.side.leases).iterdir()) == []
 
 
-def test_production_that_cannot_come_back_ends_with_five_and_the_command_for_a_person(stage, service) -> None:
+def test_production_that_cannot_come_back_ends_with_five_and_the_command_for_a_person(stage, service, monkeypatch) -> None:
+    monkeypatch.setattr(recovery, "_FAILING_S", 1.0)
     stage.produce()
     Left(stage)
     for pid in stage.candidates():
