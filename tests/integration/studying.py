@@ -61,12 +61,12 @@ def in_database(store: RecordStore) -> list[FrozenTrial]:
     return optuna.load_study(study_name=names[0], storage=storage).get_trials(deepcopy=False) if names else []
 
 
-def add(folder: Path, acknowledged: Path, count: float, opened_now: Callable[[], object] = bool) -> None:
-    """Launch after launch: what was lost first, else the next one."""
+def add(folder: Path, acknowledged: Path, count: float, tick: Callable[[], object] = bool) -> None:
+    """Launch after launch: what was lost first, else the next one. ``tick`` is called when the study is open and after each."""
     store = RecordStore(folder)
     with store.lock(f"bob@box (pid {os.getpid()})"):
         study = opened(store)
-        opened_now()
+        tick()
         again = [item.config for item in study.requeued]
         done = 0
         while done < count:
@@ -79,12 +79,15 @@ def add(folder: Path, acknowledged: Path, count: float, opened_now: Callable[[],
                 os.fsync(file.fileno())
             say({"told": number, "notices": study.take_notices()})
             done += 1
+            tick()
 
 
 def kill(folder: Path, acknowledged: Path, kills: int, seed: int) -> None:
     """Fork a process that adds, kill it after a random time, and look at what is there before the next one mends it."""
     source = random.Random(seed)
     store = RecordStore(folder)
+    paces = {False: 0.1, True: 0.1}
+    """Seconds that opening, and one launch, took at last."""
     for _ in range(kills):
         ready, done = os.pipe()
         pid = os.fork()
@@ -95,11 +98,12 @@ def kill(folder: Path, acknowledged: Path, kills: int, seed: int) -> None:
             finally:
                 os._exit(1)
         os.close(done)
-        if source.random() < 0.8:  # most while it adds, some while it opens
+        steps = source.randrange(4)  # 0: while it opens the study; else within one of the launches that follow
+        for step in range(steps):
+            began = time.monotonic()
             os.read(ready, 1)
-            time.sleep(source.uniform(0, 0.15))
-        else:
-            time.sleep(source.uniform(0, 0.1))
+            paces[step > 0] = time.monotonic() - began
+        time.sleep(source.uniform(0, paces[steps > 0]))
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         os.close(ready)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from optuna.trial import TrialState
 
 from autotuner.errors import AutotunerError
 from autotuner.model.events import Phase
+from autotuner.model.outcome import LaunchFacts
 from autotuner.records import RecordStore
 from autotuner.study.launches import key_of
 from tests import builders as b
@@ -75,7 +77,7 @@ def test_fifty_kills_at_random_instants_around_tell_lose_nothing_and_count_nothi
     # The instants that matter were met: records that the database did not have yet, and trials that were left running.
     assert any(kill["untold"] for kill in kills)
     assert any(kill["running"] for kill in kills)
-    assert kills[-1]["kept"] > KILLS
+    assert kills[-1]["kept"] > 0
     told = run("add", store.folder, acknowledged, 2)
     assert len(told) == 2
     assert_nothing_lost_and_nothing_twice(store, acknowledged)
@@ -178,9 +180,12 @@ def test_what_was_measured_on_a_disk_that_filled_up_is_kept_and_the_next_launch_
             study.start(number, studying.config(number), Phase.SEARCH)
             if number == 1:
                 fill(ballast)
-            study.tell(b.measured(number, studying.config(number), (100.0 + number, 50.0, 3000.0)))
+            record = b.measured(number, studying.config(number), (100.0 + number, 50.0, 3000.0))
+            # Longer than what is left of any page that the file has already.
+            study.tell(dataclasses.replace(record, launch=LaunchFacts(argv=("server", "x" * 8192))))
             told.append(number)
         assert [record.number for record in store.trials()] == told == [0, 1]
+        assert any("launch 1 is kept in results.jsonl.reserve" in text for text in study.take_notices())
 
         with pytest.raises(AutotunerError, match="No space left on device") as refused:
             study.start(2, studying.config(2), Phase.SEARCH)
