@@ -1,7 +1,9 @@
 # Targets for people and for CI. `make demo` and `make test` need Python 3.11 or newer with its venv module, and nothing else.
 #
 #   make demo    tune a simulated host end to end, in ./demo (no GPU needed)
-#   make test    all tests with coverage; AUTOTUNER_HOST_TESTS=1 adds those that start real processes as root
+#   make test    all tests with coverage; AUTOTUNER_HOST_TESTS=1 adds those that boot hosts of their own, as root
+#   make test-hosts  as root: every fault in every phase of a night, on three booted hosts, into build/matrix
+#                (CELLS=representative for a third of it, KILLS=300 for more kills at random instants)
 #   make check   lint, types, import contracts, documents of the command line, tests
 #   make bench   the tuner's own overhead
 #   make docs    write docs/cli.md from the commands
@@ -23,7 +25,7 @@ define quietly
 	log=$$(mktemp); if ! $(1) >"$$log" 2>&1; then cat "$$log" >&2; rm -f "$$log"; exit 1; fi; rm -f "$$log"
 endef
 
-.PHONY: help setup demo test lint format types imports docs docs-check check bench lock clean
+.PHONY: help setup demo test test-hosts lint format types imports docs docs-check check bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,6 +75,13 @@ demo: $(RUNTIME)
 
 test: $(DEV)
 	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -ra $(PYTEST_ARGS)
+
+CELLS ?= whole
+KILLS ?= 30
+MATRIX ?= build/matrix
+
+test-hosts: $(DEV)
+	@$(BIN)/python -m tests.hosts.matrix.run --cells $(CELLS) --kills $(KILLS) --out $(MATRIX)
 
 lint: $(DEV)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -26,7 +26,7 @@ def assert_as_before(scene: Scene) -> None:
 
 
 def test_a_night_measures_and_leaves_the_host_as_it_was(machine: Machine, tmp_path: Path) -> None:
-    with Scene(machine, tmp_path, QUIET, "") as scene:
+    with Scene(machine, tmp_path, QUIET, "", trials=2) as scene:
         scene.controller.start()
         assert scene.controller.wait() == 0, scene.controller.errors
         scene.ended_at = now()
@@ -40,7 +40,7 @@ def test_two_hosts_are_tuned_at_once_and_the_death_of_one_tuner_does_not_reach_t
     two_machines: tuple[Machine, Machine], tmp_path: Path
 ) -> None:
     one, other = two_machines
-    with Scene(one, tmp_path / "one", QUIET, "") as dying, Scene(other, tmp_path / "other", QUIET, "") as living:
+    with Scene(one, tmp_path / "one", QUIET, "") as dying, Scene(other, tmp_path / "other", QUIET, "", trials=2) as living:
         living.controller.start()
         dying.controller.start("p5", hold=False)
         dying.controller.wait_reached()

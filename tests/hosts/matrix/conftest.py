@@ -11,9 +11,13 @@ from tests.hosts.conftest import Pool
 from tests.hosts.machine import Machine
 from tests.hosts.matrix.cells import REPRESENTATIVE
 
-WHOLE = os.environ.get("AUTOTUNER_MATRIX") == "whole"
+CELLS = os.environ.get("AUTOTUNER_MATRIX", "representative")
+"""``representative``, ``whole`` or ``none``. Everything here is read when the module is loaded: the tests' own environment is cleaned
+later."""
+SHARD, SHARDS = map(int, os.environ.get("AUTOTUNER_MATRIX_SHARD", "0/1").split("/"))
+"""Which part of the cells runs here."""
 KILLS = int(os.environ.get("AUTOTUNER_MATRIX_KILLS", "30"))
-"""Read when the module is loaded: the tests' own environment is cleaned later."""
+"""How often a tuner is killed at a random instant, by all shards together."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,15 +26,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``AUTOTUNER_MATRIX=whole`` the representative cells are left, unless cells are asked for by name."""
-    if WHOLE or config.option.keyword or any("::" in str(argument) for argument in config.args):
+    """A whole run of the tests leaves the matrix out, which takes long and has a command of its own.
+
+    Asked for by its folder it is what ``AUTOTUNER_MATRIX`` says, of which this shard takes its part; asked for by name a cell always runs.
+    """
+    mine = [item for item in items if Path(__file__).parent in item.path.parents]
+    arguments = [str(argument) for argument in config.args]
+    if config.option.keyword or any("::" in argument for argument in arguments):
         return
-    cells = [item for item in items if item.get_closest_marker("cell")]
-    left_out = [item for item in cells if item.name.partition("[")[2].rstrip("]") not in REPRESENTATIVE]
-    if left_out:
-        gone = set(left_out)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in gone]
+    chosen = [item for item in mine if _wanted(item)][SHARD::SHARDS] if any("matrix" in argument for argument in arguments) else []
+    gone = set(mine) - set(chosen)
+    config.hook.pytest_deselected(items=list(gone))
+    items[:] = [item for item in items if item not in gone]
+
+
+def _wanted(item: pytest.Item) -> bool:
+    if not item.get_closest_marker("cell"):
+        return CELLS != "none" or item.path.name == "test_kills.py"
+    return CELLS == "whole" or (CELLS == "representative" and item.name.partition("[")[2].rstrip("]") in REPRESENTATIVE)
 
 
 @pytest.fixture

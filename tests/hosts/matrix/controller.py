@@ -102,7 +102,10 @@ class Controller:
     def wait_reached(self, patience_s: float = 60.0) -> float:
         """When the phase was reached. Raises ``AssertionError`` when it ends before."""
         reached = self.control / "reached"
-        until(lambda: reached.exists() or self.ended, "the phase", patience_s=patience_s)
+        try:
+            until(lambda: reached.exists() or self.ended, "the phase", patience_s=patience_s)
+        except AssertionError:
+            raise AssertionError(f"the tuner never came to the phase: {self.said[-1000:]}") from None
         assert reached.exists(), f"the tuner ended with {self.code} before the phase: {self.errors or self.said[-2000:]}"
         return float(json.loads(reached.read_text())["t"])
 
@@ -121,7 +124,10 @@ class Controller:
 
     def wait(self, patience_s: float = 90.0) -> int:
         """Its exit code. Raises ``AssertionError`` when it does not end."""
-        until(lambda: self.ended, f"the end of the tuner: {self.said[-500:]}", patience_s=patience_s)
+        try:
+            until(lambda: self.ended, "its end", patience_s=patience_s)
+        except AssertionError:
+            raise AssertionError(f"the tuner did not end: {self.said[-1000:]}") from None
         assert self.code is not None
         return self.code
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,41 +20,36 @@ FOLDER = os.environ.get("AUTOTUNER_MATRIX_RESULTS")
 
 def keep(kind: str, cell: str, scene: Scene, violations: Iterable[str], **more: object) -> None:
     """Keep the result of one cell."""
-    if not FOLDER:
-        return
-    result = {
-        "kind": kind,
-        "cell": cell,
+    found = {
         "violations": list(violations),
         "restored_s": scene.restored_s,
         "exit_code": scene.controller.code,
         "lost_results": lost_results(scene.controller),
         "errors": scene.controller.errors,
-        **more,
     }
-    folder = Path(FOLDER)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{os.getpid()}.jsonl").open("a") as file:
-        file.write(json.dumps(result) + "\n")
+    _append({"kind": kind, "cell": cell, **found, **more})
 
 
 def keep_failure(kind: str, cell: str, reason: str) -> None:
     """Keep that a cell could not be judged: the phase was not reached, or something hung."""
-    if FOLDER:
-        folder = Path(FOLDER)
-        folder.mkdir(parents=True, exist_ok=True)
-        line = {"kind": kind, "cell": cell, "violations": [reason], "restored_s": None, "exit_code": None, "lost_results": 0, "errors": []}
-        with (folder / f"{os.getpid()}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    _append({"kind": kind, "cell": cell, "violations": [reason], "restored_s": None, "exit_code": None, "lost_results": 0, "errors": []})
+
+
+def _append(result: dict[str, Any]) -> None:
+    if not FOLDER:
+        return
+    folder = Path(FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{os.getpid()}.jsonl").open("a") as file:
+        file.write(json.dumps({"t": time.time(), **result}) + "\n")
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Every result under a folder; of a cell that ran again the last one."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime):
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            found[result["kind"], result["cell"]] = result
+    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    for result in sorted(lines, key=lambda result: float(result["t"])):
+        found[result["kind"], result["cell"]] = result
     return list(found.values())
 
 
@@ -91,22 +86,3 @@ def table(results: list[dict[str, Any]]) -> str:
     head = ["| fault | " + " | ".join(PHASES) + " |", "| --- |" + " --- |" * len(PHASES)]
     legend = [f"`{code}` {meaning}" for code, meaning in CODES.items()]
     return "\n".join([*head, *rows, "", "; ".join(legend) + "."])
-
-
-def main() -> int:
-    """``results.py FOLDER OUT``: write OUT.json and OUT.md; fails when a cell was violated or nothing ran."""
-    folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-    results = read(folder)
-    numbers = summary(results)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps({"summary": numbers, "results": results}, indent=1) + "\n")
-    out.with_suffix(".md").write_text(table(results) + "\n")
-    sys.stdout.write(json.dumps(numbers, indent=1) + "\n")
-    for result in results:
-        for violation in result["violations"]:
-            sys.stdout.write(f"{result['kind']} {result['cell']}: {violation}\n")
-    return 0 if results and numbers["passed"] == numbers["cells"] and not numbers["kills_violated"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from tests.hosts.matrix.controller import LABEL, PORT, UNIT, Controller
 from tests.hosts.matrix.oracle import Before, healthy, restored_at
 from tests.hosts.matrix.watch import Watch, now
 
-TTL_S = 5.0
-PATIENCE_S = 90.0
+TTL_S = float(os.environ.get("AUTOTUNER_MATRIX_TTL", "5"))
+"""How long a host waits for its tuner. A machine with little time to spare needs more. Read when the module is loaded."""
+PATIENCE_S = 120.0
 """A tuner that has not ended by then hangs."""
 
 
@@ -29,7 +31,8 @@ class Fault:
     strikes: str = "before"
     """``before`` or ``after`` the step of the phase; a cell is never waited for."""
     ttl_s: float = TTL_S
-    trials: int = 2
+    trials: int | None = None
+    """Launches of the night; by default as many as its code needs: one after the struck one where the session goes on."""
     launch: int = 0
     """The launch whose phase it strikes, where a phase is one of a launch."""
     hold: bool = True
@@ -39,6 +42,8 @@ class Fault:
     """Before the tuner starts."""
     directives: Mapping[str, str] = field(default_factory=dict)
     """Of production's unit."""
+    silences: bool = False
+    """The host hears nothing of the tuner any more, and has T_r to restore itself; else production serves when the tuner ends."""
     kills: bool = False
     """The tuner dies of it."""
     boots: bool = False
@@ -55,6 +60,7 @@ class Scene:
     folder: Path
     fault: Fault
     phase: str
+    trials: int = 1
     mutations: Sequence[Sequence[str]] = ()
     fault_at: float = 0.0
     healed_at: float = 0.0
@@ -70,7 +76,7 @@ class Scene:
             self.machine,
             self.folder / "tuner",
             self.fault.ttl_s,
-            trials=self.fault.trials,
+            trials=self.trials,
             simulate=self.fault.simulate,
             mutations=self.mutations,
             window_s=1.5 if self.phase == "p5" else 0.3,
@@ -103,7 +109,7 @@ class Scene:
         hold = fault.hold and self.phase != "p5"
         strikes = "before" if self.phase == "p5" else fault.strikes
         controller.start(self.phase, strikes=strikes, hold=hold, launch=fault.launch)
-        controller.wait_reached()
+        controller.wait_reached(PATIENCE_S)
         self.fault_at = now()
         fault.act(self)
         controller.go()
@@ -166,8 +172,11 @@ class Scene:
 
 
 @contextlib.contextmanager
-def play(machine: Machine, folder: Path, fault: Fault, phase: str, *, mutations: Sequence[Sequence[str]] = ()) -> Iterator[Scene]:
+def play(
+    machine: Machine, folder: Path, fault: Fault, phase: str, *, code: str = "R", mutations: Sequence[Sequence[str]] = ()
+) -> Iterator[Scene]:
     """A scene that was played to its end."""
-    with Scene(machine, folder, fault, phase, mutations=mutations) as scene:
+    trials = fault.trials or {"C": 2, "T": 3}.get(code, 1)
+    with Scene(machine, folder, fault, phase, trials=trials, mutations=mutations) as scene:
         scene.play()
         yield scene

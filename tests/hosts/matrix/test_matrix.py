@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.host, pytest.mark.cell]
 def test_the_host_comes_back(host: Machine, folder: Path, fault: str, phase: str, code: str) -> None:
     cell = name(fault, phase)
     try:
-        with play(host, folder, FAULTS[fault], phase) as scene:
+        with play(host, folder, FAULTS[fault], phase, code=code) as scene:
             violations = judge(scene, code)
             results.keep("cell", cell, scene, violations, code=code)
     except AssertionError as error:

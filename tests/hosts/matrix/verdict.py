@@ -28,9 +28,13 @@ def judge(scene: Scene, code: str) -> list[str]:
 
 
 def _serves(scene: Scene, *, edited: bool) -> list[str]:
-    """O1. A session that goes on ends later than the fault: T_r is for one that does not."""
-    goes_on = scene.controller.code == 0
-    limit = float("inf") if goes_on else oracle.t_r(scene.fault.ttl_s, boots=scene.fault.boots) + EXTRA_S + scene.healed_at - scene.fault_at
+    """O1. A tuner that lives and is heard of restores in its own time: production serves when it ends."""
+    if scene.controller.code == 0:
+        limit = float("inf")
+    elif scene.fault.silences:
+        limit = oracle.t_r(scene.fault.ttl_s, boots=scene.fault.boots) + EXTRA_S
+    else:
+        limit = (scene.ended_at or scene.healed_at) - scene.fault_at + EXTRA_S
     return oracle.o1(scene.watch.samples(), scene.before, scene.machine, fault_at=scene.fault_at, limit_s=limit, edited=edited)
 
 
@@ -62,8 +66,8 @@ def _continued(scene: Scene) -> list[str]:
     found += [f"C: launch {number} was not measured" for number in failed]
     if scene.folder.name.startswith("link-short") and scene.phase in {"p4", "p5"}:
         starts = [line for line in oracle.calls(scene.controller.folder) if line["what"] == "start"]
-        if len(starts) > scene.fault.trials:
-            found.append(f"C: a gap that the lease outlives cost a launch: {len(starts)} for {scene.fault.trials} trials")
+        if len(starts) > scene.trials:
+            found.append(f"C: a gap that the lease outlives cost a launch: {len(starts)} for {scene.trials} trials")
     return found
 
 
@@ -84,7 +88,7 @@ def _complete(scene: Scene) -> list[str]:
     if scene.controller.code != 0:
         return [f"C: the tuner ended with {scene.controller.code}: {scene.controller.errors}"]
     kept = len(scene.controller.records)
-    return [] if kept >= scene.fault.trials else [f"C: {kept} of {scene.fault.trials} launches are kept"]
+    return [] if kept >= scene.trials else [f"C: {kept} of {scene.trials} launches are kept"]
 
 
 def _edited(scene: Scene) -> list[str]:
