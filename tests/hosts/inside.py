@@ -14,6 +14,8 @@ from autotuner.transports.base import Completed
 from tests.hosts.machine import Machine, until
 
 LIGHT = "/usr/bin/python3"
+TOKEN = "0123456789abcdef"
+LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - where the tuner keeps them
 
 
 class Inside:
@@ -58,7 +60,7 @@ class Night:
     port: int = 30000
     ttl_s: float = 60.0
     user: str | None = None
-    token: str = "0123456789abcdef"
+    token: str = TOKEN
     limits: dict[str, float] = field(default_factory=lambda: {"stop_timeout_s": 3.0, "ready_timeout_s": 30.0})
 
     def __post_init__(self) -> None:
@@ -110,12 +112,13 @@ class Night:
 
     def arm_again(self) -> dict[str, Any]:
         """Arm without having taken the lease anew."""
-        snapshot = {"token": self.token, "manager": "systemd", "leases": ["/var/tmp/autotuner-lease/gone.json"], "units": []}
+        snapshot = {"token": self.token, "manager": "systemd", "leases": [f"{LEASES}/gone.json"], "units": []}
         return self.call("arm", session=self.folder, snapshot=snapshot)
 
     def take(self) -> None:
         """Arm, and stop production."""
-        assert self.arm() == {}
+        armed = self.arm()
+        assert armed == {}, armed
         assert self.call("stop-production", session=self.folder, token=self.token) == {"left": []}
 
     def candidate(self, *flags: str, name: str = "candidate-1", wait: bool = True, **more: Any) -> Handle:
@@ -151,8 +154,8 @@ class Night:
         left = self.machine.out(
             "sh", "-c", "ls -d /etc/systemd/system/autotuner* /etc/systemd/system/*/autotuner* /run/autotuner 2>/dev/null"
         )
-        left += self.machine.out("sh", "-c", "ls /var/lib/autotuner/sessions /var/tmp/autotuner-lease")
-        assert left.split() == ["/var/lib/autotuner/sessions:", "/var/tmp/autotuner-lease:"]
+        left += self.machine.out("sh", "-c", f"ls /var/lib/autotuner/sessions {LEASES}")
+        assert left.split() == ["/var/lib/autotuner/sessions:", f"{LEASES}:"], left
 
     def units(self) -> str:
         return self.machine.out("systemctl", "list-units", "--all", "--plain", "--no-legend", "autotuner*")

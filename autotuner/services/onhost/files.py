@@ -91,16 +91,20 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the advisory lock of a file or folder; waits for it. The kernel gives it back when the holder dies.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the advisory lock of a folder; waits for it. The kernel gives it back when the holder dies.
 
-    One that is removed and made anew while it is waited for is locked anew. Raises ``FileNotFoundError`` when a file's folder is gone.
+    One that is removed and made anew while it is waited for is locked anew. Raises ``FileNotFoundError`` when there is none.
     """
-    descriptor = _lock(path)
-    try:
+    with _held(folder, os.O_RDONLY | os.O_DIRECTORY):
         yield
-    finally:
-        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """The same for a file, which is made when there is none."""
+    with _held(path, os.O_RDWR | os.O_CREAT):
+        yield
 
 
 def is_locked(path: Path) -> bool:
@@ -118,18 +122,17 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _lock(path: Path) -> int:
+@contextlib.contextmanager
+def _held(path: Path, flags: int) -> Iterator[None]:
     while True:
-        flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BaseException:
+                yield
+                return
+        finally:
             os.close(descriptor)
-            raise
-        os.close(descriptor)
 
 
 def _write_synced(path: Path, content: bytes, mode: int) -> None:

@@ -59,7 +59,7 @@ def refusal(user: str, command: str, request: dict[str, Any]) -> str | None:
     for name, fits in wanted.items():
         if name in content and not fits(content[name]):
             return f"{command}: {name} {content[name]!r} is not allowed"
-    touched = _snapshot_units(request.get("snapshot")) if "snapshot" in request else _named(request)
+    touched = _snapshot_units(request.get("snapshot")) if "snapshot" in request else _named(command, request)
     if touched is None:
         return f"{command}: the snapshot is not one of units"
     if "session" in request:
@@ -76,9 +76,11 @@ def without_secrets(reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def _named(request: dict[str, Any]) -> set[str]:
+def _named(command: str, request: dict[str, Any]) -> set[str]:
+    if command == "units":  # which only looks, and names them among its problems
+        return set()
     named = [*request.get("units", []), *request.get("conflicts", [])]
-    if request.get("unit") not in {None, "auto"}:
+    if request.get("unit") is not None:
         named.append(request["unit"])
     return set(map(units.complete, named))
 

@@ -68,7 +68,7 @@ def _restored(folder: Path, snapshot: dict[str, Any], reason: str) -> dict[str, 
 
 
 def _stopped(folder: Path, snapshot: dict[str, Any]) -> str | None:
-    with contextlib.suppress(OSError), files.locked(folder / "start.lock"):
+    with contextlib.suppress(OSError), files.locked_file(folder / "start.lock"):
         pass  # whoever was starting something when the fence went up has ended now
     grace_s = float(snapshot["stop_timeout_s"])
     left: list[int] = []

@@ -89,8 +89,9 @@ def requested(folder: Path, token: str) -> dict[str, Any] | None:
 
 
 def outcome_of(folder: Path) -> dict[str, Any] | None:
-    """How the last restore ended, also of a session that is gone."""
-    return files.read_json(folder / "outcome.json") or files.read_json(_ended(folder).with_suffix(".json"))
+    """How the last restore of the session that is there ended; when none is there, of the last one."""
+    there = (folder / "snapshot.json").exists()
+    return files.read_json(folder / "outcome.json" if there else _ended(folder).with_suffix(".json"))
 
 
 def note(folder: Path, text: str) -> None:

@@ -33,7 +33,7 @@ def permitted(folder: Path, token: str | None = None) -> Iterator[dict[str, Any]
     if not folder.is_dir():
         yield None
         return
-    with files.locked(folder / "start.lock"):
+    with files.locked_file(folder / "start.lock"):
         snapshot = session.snapshot_of(folder, token)
         yield snapshot if snapshot is not None and session.live(folder, snapshot["token"]) else None
 
