@@ -100,7 +100,7 @@ class TestRefusals:
 
     def test_a_unit_that_is_not_there_or_is_starting(self, host: Machine):
         assert "nope.service does not exist" in Night(host, unit="nope").problems()
-                host.light_production(directives={"ExecStartPost": "/bin/sleep 20"}, start=False)
+        host.light_production(directives={"ExecStartPost": "/bin/sleep 20"}, start=False)
         host.run(["systemctl", "restart", "--no-block", PROD])
         until(lambda: Night(host).show(PROD, "ActiveState") == "activating", "activating")
         assert "is activating right now" in Night(host).problems()
