@@ -17,7 +17,6 @@ from autotuner.discover.ports import listener_on
 from autotuner.discover.tenancy import tenant_of
 from autotuner.engines.base import Engine
 from autotuner.errors import AutotunerError, NotRestored, TransportError
-from autotuner.loadgen.control import ControlClient
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
 
@@ -109,7 +108,8 @@ class Ending:
         try:
             side = self.host_side.over(transport)
             for left in reversed(range(_LOOKS)):
-                problems = [*self._on_host(side, snapshot=snapshot), *self._from_outside(side)]
+                problems, changed = self._on_host(side) if snapshot else ([], [])
+                problems += self._from_outside(side, changed=bool(changed))
                 if not problems:
                     self.seen = True
                     return
@@ -119,15 +119,17 @@ class Ending:
             transport.close()
         raise not_restored(self.host, self.host_side, self.folder, "; ".join(problems))
 
-    def _on_host(self, side: HostSide, *, snapshot: bool) -> list[str]:
-        if not snapshot:
-            return []
+    def _on_host(self, side: HostSide) -> tuple[list[str], list[str]]:
+        """What is not as before, and what somebody else has changed meanwhile, which is kept."""
         reply = side.call("verify", {"session": self.folder}, timeout_s=_VERIFY_TIMEOUT_S)
-        for note in reply.get("notes", []):
+        if "error" in reply:
+            return [f"it could not be looked at: {reply['error']}"], []
+        notes = list(reply.get("notes", []))
+        for note in notes:
             self._notice(note)
-        return [f"it could not be looked at: {reply['error']}"] if "error" in reply else list(reply["problems"])
+        return list(reply["problems"]), notes
 
-    def _from_outside(self, side: HostSide) -> list[str]:
+    def _from_outside(self, side: HostSide, *, changed: bool) -> list[str]:
         """Health and models as a user of production meets them; without an answer before, its port."""
         production = self.before.production
         if production is None:
@@ -136,19 +138,13 @@ class Ending:
             listening = listener_on(self.host.endpoint.port, side).listening
             return [] if listening else [f"nothing listens on port {self.host.endpoint.port}"]
         with self.route.control(timeout_s=PROBE_TIMEOUT_S, host_side=side) as client:
-            return self._health(client)
-
-    def _health(self, client: ControlClient) -> list[str]:
-        production = self.before.production
-        status = client.status(self.engine.endpoints.ready)
-        if status != _OK:
-            return [f"its health check says {status or 'nothing'}"]
-        if production is None or production.models is None:
+            status = client.status(self.engine.endpoints.ready)
+            if status != _OK:
+                return [f"its health check says {status or 'nothing'}"]
+            models = served_models(client, self.engine) if production.models is not None else None
+        if models == production.models or changed:
             return []
-        models = served_models(client, self.engine)
-        if models == production.models:
-            return []
-        return [f"it serves {', '.join(models or ()) or 'no model'}, and served {', '.join(production.models) or 'none'} before"]
+        return [f"it serves {', '.join(models or ()) or 'no model'}, and served {', '.join(production.models or ()) or 'none'} before"]
 
     def _disarm(self) -> None:
         """What is left of the session goes; a host that refuses that does it by itself when the session's time is up."""

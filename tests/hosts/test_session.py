@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from autotuner.deploy import HostSession, Server
+from autotuner.deploy import HostSession, Server, recovery
 from autotuner.engines.sglang.engine import SglangEngine
 from autotuner.errors import NotRestored, Refused, StopStudy
 from autotuner.model.host import Host
 from autotuner.services.base import LaunchSpec
 from autotuner.services.registry import manager_for
-from autotuner.transports.registry import transport_for
+from autotuner.transports.ssh.transport import RETRY_S, SshTransport
 from tests.hosts.machine import Machine, until
 
 pytestmark = pytest.mark.host
@@ -61,9 +61,10 @@ class Tuned:
         }
 
     @contextlib.contextmanager
-    def session(self, ttl_s: float = TTL_S, holder: str = "a person") -> Iterator[HostSession]:
+    def session(self, ttl_s: float = TTL_S, holder: str = "a person", retry_s: float = RETRY_S) -> Iterator[HostSession]:
         host = Host.model_validate_json(json.dumps(self.document))
-        transport = transport_for(host)
+        assert host.transport.type == "ssh"
+        transport = SshTransport(host.transport, retry_s=retry_s)
         with contextlib.closing(transport):
             yield HostSession(
                 host,
@@ -114,7 +115,8 @@ class Tuned:
 
     def left(self) -> list[str]:
         """What the tuner left on the host that speaks of a session."""
-        units = self.machine.out("systemctl", "list-units", "--all", "--plain", "--no-legend", "autotuner*").split("\n")
+        states = "--state=active,activating,deactivating,reloading,failed"
+        units = self.machine.out("systemctl", "list-units", states, "--plain", "--no-legend", "autotuner*").split("\n")
         script = "ls -d /etc/systemd/system/autotuner* /etc/systemd/system/*.wants/autotuner* /run/autotuner/* /var/tmp/autotuner-lease/*"
         files = self.machine.out("sh", "-c", f"{script} /var/lib/autotuner/sessions/* 2>/dev/null").split("\n")
         return [line for line in (*units, *files) if line.strip()]
@@ -259,12 +261,13 @@ def test_a_network_that_is_gone_for_longer_loses_the_host_and_nothing_on_it_is_t
     argv = tuned.machine.light_production()
     tuner = tuned.tuner("measuring")
     tuned.machine.drop()
-    until(tuned.machine.healthy, "the restore by the host itself")
-    until(lambda: not tuned.candidate_runs(), "the end of the candidate")
+    until(lambda: tuned.of("ActiveState") == "active", "the restore by the host itself")
+    until(lambda: not tuned.left(), "the end of the session, by the host itself")
     restored = tuned.invocation()
     tuned.machine.undrop()
-    said = tuner.communicate()[0]
-    assert (tuner.returncode, "the lease was lost" in said) == (1, True), said
+    assert tuner.stdout is not None
+    said = tuner.stdout.read()
+    assert (tuner.wait(), "the lease was lost" in said) == (1, True), said
     assert tuned.invocation() == restored
     tuned.assert_as_before(argv)
 
@@ -325,13 +328,27 @@ def test_production_that_cannot_start_any_more_is_said_loudly(tuned: Tuned) -> N
     until(lambda: not tuned.left(), "the end of the session")
 
 
-def test_production_that_serves_another_model_is_not_called_restored(tuned: Tuned) -> None:
-    tuned.machine.light_production(label="kimi", flags=("--other", "--x"))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(pytest.raises(NotRestored, match="other"))
-        session = stack.enter_context(stack.enter_context(tuned.session()))
+def test_a_unit_that_somebody_edits_meanwhile_is_started_as_they_want_it(tuned: Tuned) -> None:
+    argv = tuned.machine.light_production(label="kimi")
+    with tuned.session() as made, made as session:
         tuned.launch(session)
         path = f"/etc/systemd/system/{PROD}"
-        text = tuned.machine.read(path)
-        tuned.machine.write(path, text.replace('"kimi"', '"other"'))
+        tuned.machine.write(path, tuned.machine.read(path).replace('"kimi"', '"other"'))
         tuned.machine.run(["systemctl", "daemon-reload"])
+    assert any("their version is kept" in notice for notice in tuned.notices), tuned.notices
+    tuned.assert_as_before([word.replace("kimi", "other") for word in argv])
+
+
+def test_a_host_that_cannot_be_reached_at_the_end_is_not_called_restored(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = tuned.machine.light_production()
+    monkeypatch.setattr(recovery, "SLACK_S", 1.0)
+    tuned.limits["ready_timeout_s"] = 5.0
+    with contextlib.ExitStack() as stack:
+        caught = stack.enter_context(pytest.raises(NotRestored, match=r"nobody has seen .* By itself it .* brings production back, by 2"))
+        session = stack.enter_context(stack.enter_context(tuned.session(retry_s=2.0)))
+        tuned.launch(session)
+        tuned.machine.drop()
+    assert caught.value.exit_code == 5
+    assert "restore /var/lib/autotuner/sessions/30000" in (caught.value.hint or "")
+    tuned.machine.undrop()
+    tuned.assert_as_before(argv)

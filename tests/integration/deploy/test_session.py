@@ -295,3 +295,38 @@ def test_a_lost_lease_means_that_nothing_is_touched_any_more(stage) -> None:
         session.stop()
     assert stage.listener() == restored
     assert stage.candidates() == set()
+
+
+def test_a_tuner_that_makes_no_progress_is_not_vouched_for(stage) -> None:
+    stage.produce()
+    with contextlib.ExitStack() as stack:
+        session = stage.session(ttl_s=2.0, stall_s=0.5)
+        stack.enter_context(pytest.raises(StopStudy, match="the lease was lost"))
+        stack.enter_context(session)
+        server = launch(session, stage)
+        stage.until(lambda: (stage.serving() or {}).get("label") == "production", "the restore by the watchdog")
+        server.check()
+
+
+def test_one_long_step_that_was_announced_is_vouched_for(stage) -> None:
+    with stage.session(ttl_s=2.0, stall_s=0.5) as session:
+        server = launch(session, stage)
+        session.touch(allow_s=60.0)
+        begun = session._heartbeat.renewed
+        stage.until(lambda: session._heartbeat.renewed > begun + 4.0, "renewals for longer than the time to live")
+        server.check()
+        assert stage.serving()["label"] == "candidate"
+
+
+def test_production_that_somebody_starts_by_hand_is_left_to_them(stage) -> None:
+    before = stage.produce()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pytest.raises(StopStudy, match=r"somebody started production by hand; now .*sglang_like.* listens on port"))
+        session = stack.enter_context(stage.session())
+        launch(session, stage)
+        session.stop()
+        by_hand = stage.produce()
+        launch(session, stage, name="candidate-2")
+    assert by_hand.poll() is None
+    assert stage.listener() == by_hand.pid
+    assert processes.arguments(by_hand.pid) == list(before.args)
