@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,3 +121,22 @@ def test_a_disk_that_is_full_from_the_start_is_told_before_anything_is_stopped(l
     assert "No space left on device" in done.errors[0]
     assert lab.servers() == [pid]
     lab.assert_as_before(argv)
+
+
+def test_a_database_that_somebody_holds_for_the_whole_night_costs_one_warning(lab: Lab) -> None:
+    assert lab.tune(trials=1).code == 0
+    holder = sqlite3.connect(lab.study / "study.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+
+    done = lab.tune(trials=2)
+
+    assert done.code == 0, done.err
+    assert done.err.count("database is locked; the run goes on") == 1
+    assert [(trial["number"], trial["outcome"]) for trial in lab.trials()] == [(number, "measured") for number in range(2)]
+    holder.close()
+    assert lab.tune(trials=2).code == 0
+    reader = sqlite3.connect(lab.study / "study.db")
+    states = [state for (state,) in reader.execute("select state from trials")]
+    reader.close()
+    assert states == ["COMPLETE"] * len(states)
+    assert len(states) == 2
