@@ -8,6 +8,8 @@ from autotuner.services.base import Handle, ServiceManager
 
 HEAD_CHARS = 2 << 20
 TAIL_CHARS = 4 << 20
+SHORT_BYTES = 1 << 18
+"""A piece below this was all that there was when it was read."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 """Progress bars rewrite their line with a carriage return."""
 
@@ -24,9 +26,15 @@ class LogFollower:
         self._tail = ""
 
     def lines(self) -> list[str]:
-        """Complete lines that were written since the last call."""
+        """Complete lines that were written since the last call.
+
+        A server that writes faster than it is read is not followed to its end, which would never come: a short piece is the last one.
+        """
         found: list[str] = []
-        while chunk := self._services.log(self._handle, offset=self._offset):
+        more = True
+        while more:
+            chunk = self._services.log(self._handle, offset=self._offset)
+            more = len(chunk) >= SHORT_BYTES
             self._offset += len(chunk)
             chunk = chunk.replace(b"\0", b"")  # a part that was given back to the file system reads as zeros
             self._keep(chunk.decode(errors="replace"))
