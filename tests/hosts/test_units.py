@@ -285,6 +285,15 @@ class TestCandidates:
             text += chunk
         assert text == b"a\xffb\n" + b"x" * 200000 + b"\n" + b"".join(b"%d\n" % n for n in range(1, 30001)) + b"end\n"
 
+    def test_out_of_memory_is_told_from_a_kill(self, night: Night):
+        code = "import time; time.sleep(2); kept = [bytearray(1 << 20) for _ in range(300)]"
+        handle = night.start(LIGHT, "-c", code)
+        night.machine.run(["systemctl", "set-property", "--runtime", "autotuner-30000-candidate-1.service", "MemoryMax=60M"])
+        until(lambda: not night.services.status(handle).running, "the end")
+        status = night.services.status(handle)
+        assert (status.exit_code, status.out_of_memory, status.by_hand) == (-9, True, False)
+        night.machine.run(["sh", "-c", "rm -rf /run/systemd/system.control/autotuner*"])
+
     def test_the_same_start_again_is_answered_with_the_same_server(self, night: Night):
         request = {
             **night.services._request("candidate-1"),
@@ -443,6 +452,15 @@ class TestComingBack:
             night.assert_over()
         finally:
             host.writable("/var/lib/autotuner")
+
+
+def test_what_people_ask_for_by_hand(host: Machine):
+    night = Night(host)
+    stopped = night.call("unit-do", verb="stop", units=["prod"], timeout_s=10)["units"]
+    assert [(unit["name"], unit["ActiveState"]) for unit in stopped] == [(PROD, "inactive")]
+    assert night.call("unit-do", verb="start", units=["prod"], timeout_s=10)["units"][0]["ActiveState"] == "active"
+    assert night.call("unit-show", units=["prod"])["units"][0]["FragmentPath"] == "/etc/systemd/system/prod.service"
+    assert "Started prod.service" in night.call("unit-log", unit="prod", lines=5)["text"]
 
 
 def test_a_user_without_root(host: Machine):

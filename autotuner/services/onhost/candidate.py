@@ -34,6 +34,7 @@ _PROPERTIES = (
     "ExecMainStatus",
     "InvocationID",
     "Description",
+    "MemoryMax",
 )
 _RAISED = {"LimitNOFILE": "1048576", "LimitMEMLOCK": "infinity"}
 _START_S = 60.0
@@ -73,8 +74,9 @@ def status(request: dict[str, Any]) -> dict[str, Any]:
     gone = ended.pop("gone")
     asked = gone or journal.noted(unit, journal.STOPPING, invocation)
     oom = ended["out_of_memory"] or journal.noted(unit, journal.OUT_OF_MEMORY, invocation)
-    if not oom and ended["exit_code"] == -9:
-        oom = journal.killed_by_kernel(unit, ended["pid"])
+    if not oom and not asked and ended["exit_code"] == -9:  # cgroup v1 does not say why
+        limited = found.get("MemoryMax", "infinity") not in {"", "infinity"}
+        oom = limited or journal.killed_by_kernel(unit, ended["pid"])
     return {**ended, "out_of_memory": oom, "by_hand": asked and not ours}
 
 

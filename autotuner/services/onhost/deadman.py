@@ -64,7 +64,10 @@ def ensure(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
         remove(folder, snapshot["token"])
         kind = "full" if error.errno in files.FULL else "timer"
         return {"error": f"{error.filename or UNIT_FOLDER}: {error.strerror}", "errno": error.errno, "kind": kind}
-    return _restart_timer(folder, snapshot)
+    reply = _restart_timer(folder, snapshot) or _read_back(folder, snapshot)
+    if "error" in reply:
+        remove(folder, snapshot["token"])
+    return reply
 
 
 def renew(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +160,14 @@ def _restart_timer(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
     if asked.code == 0 and _next(name) is not None:
         return {}
     return {"error": f"{name}.timer does not run: {asked.err or 'it has no next time'}", "kind": "timer"}
+
+
+def _read_back(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
+    name = unit_name(folder, snapshot["token"])
+    found = systemctl.show(f"{name}.service", "LoadState", "UnitFileState")
+    if found == {"LoadState": "loaded", "UnitFileState": "enabled"}:
+        return {}
+    return {"error": f"{name}.service is not as it was written: {found}", "kind": "timer"}
 
 
 def _next(name: str) -> float | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import threading
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import systemctl
@@ -17,6 +20,7 @@ STOPPING = "de5b426a63be47a7b6ac3eaac82e2f6f"
 
 _FIELDS = "--output-fields=MESSAGE,_LINE_BREAK"
 _KERNEL_LINES = 2000
+_READ_S = 20.0
 
 
 class Piece(NamedTuple):
@@ -32,20 +36,32 @@ def read(matches: list[str], cursor: str, *, limit: int = LIMIT) -> Piece:
     argv += [f"--after-cursor={cursor}"] if cursor else []
     found, size = [], 0
     try:
-        with subprocess.Popen(
+        process = subprocess.Popen(
             [*argv, *matches], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=systemctl.ENV
-        ) as process:
+        )
+    except OSError:
+        return Piece(b"", cursor)
+    with process:
+        with _bounded(process):
             for line in process.stdout or ():
                 text, place = parse_entry(line)
                 found.append(text)
                 size += len(text)
                 cursor = place or cursor
                 if size >= limit:
-                    process.kill()
                     break
-    except OSError:
-        return Piece(b"", cursor)
+        process.kill()
     return Piece(b"".join(found), cursor)
+
+
+@contextlib.contextmanager
+def _bounded(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    timer = threading.Timer(_READ_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def parse_entry(line: bytes) -> tuple[bytes, str]:
