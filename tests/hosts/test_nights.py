@@ -19,7 +19,7 @@ QUIET = Fault(act=lambda _: None, ttl_s=20.0)
 
 def assert_as_before(scene: Scene) -> None:
     samples = scene.watch.samples()
-    found = oracle.o1(samples, scene.before, scene.machine, fault_at=scene.fault_at, limit_s=float("inf"))
+    found = oracle.o1(samples, scene.before, scene.machine)
     found += oracle.o2(scene.machine) + oracle.o3(samples)
     found += oracle.o4(scene.controller, ended_itself=True) + oracle.o5(scene.controller, samples, ended_at=scene.ended_at)
     assert found == []
@@ -53,5 +53,5 @@ def test_two_hosts_are_tuned_at_once_and_the_death_of_one_tuner_does_not_reach_t
             scene.wait_restored()
         assert_as_before(living)
         samples = dying.watch.samples()
-        assert oracle.o1(samples, dying.before, one, fault_at=dying.fault_at, limit_s=float("inf")) == []
+        assert oracle.o1(samples, dying.before, one) == []
         assert oracle.o2(one) + oracle.o3(samples) == []

@@ -7,8 +7,10 @@ each, for the controls that must fail.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
+import signal
 import sys
 import threading
 import time
@@ -22,6 +24,7 @@ from autotuner.cli.main import main
 from autotuner.records import RecordStore
 from autotuner.services import hostside
 
+PR_SET_PDEATHSIG = 1
 COMMANDS = {
     "units": "p0",
     "arm": "p1",
@@ -126,6 +129,7 @@ def mutate(mutations: list[list[str]]) -> None:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed run of tests leaves no tuner behind
     given = json.loads(Path(sys.argv[1]).read_text())
     mutate(given["mutations"])
     wrap(Instrument(given))

@@ -62,7 +62,8 @@ def _kill(scene: Scene, delay: float) -> list[str]:
     limit = oracle.t_r(scene.fault.ttl_s, boots=False) + 3
     return [
         *([early] if early else []),
-        *oracle.o1(samples, scene.before, scene.machine, fault_at=scene.fault_at, limit_s=limit),
+        *oracle.o1(samples, scene.before, scene.machine),
+        *oracle.in_time(samples, fault_at=scene.fault_at, limit_s=limit),
         *oracle.o2(scene.machine, lease_may_lie=True),
         *oracle.o3(samples),
         *oracle.o4(scene.controller, ended_itself=False),

@@ -29,13 +29,15 @@ def judge(scene: Scene, code: str) -> list[str]:
 
 def _serves(scene: Scene, *, edited: bool) -> list[str]:
     """O1. A tuner that lives and is heard of restores in its own time: production serves when it ends."""
-    if scene.controller.code == 0:
-        limit = float("inf")
-    elif scene.fault.silences:
+    samples = scene.watch.samples()
+    found = oracle.o1(samples, scene.before, scene.machine, edited=edited)
+    if scene.fault.silences and scene.phase not in {"p0", "p1"}:
         limit = oracle.t_r(scene.fault.ttl_s, boots=scene.fault.boots) + EXTRA_S
-    else:
-        limit = (scene.ended_at or scene.healed_at) - scene.fault_at + EXTRA_S
-    return oracle.o1(scene.watch.samples(), scene.before, scene.machine, fault_at=scene.fault_at, limit_s=limit, edited=edited)
+        return found + oracle.in_time(samples, fault_at=scene.fault_at, limit_s=limit)
+    since = oracle.restored_at(samples)
+    if since is not None and scene.ended_at is not None and since > scene.ended_at + EXTRA_S:
+        found.append(f"O1: production served {since - scene.ended_at:.1f} s after the tuner had ended")
+    return found
 
 
 def _restored(scene: Scene) -> list[str]:
@@ -120,19 +122,9 @@ def _loud(scene: Scene) -> list[str]:
     if scene.candidate():
         found.append("L: a candidate still runs")
     scene.machine.fail_starts(0)
-    scene.fault_at = scene.healed_at = _now(scene)
     scene.wait_restored(patience_s=60)
     return found + _serves_again(scene)
 
 
-def _now(scene: Scene) -> float:
-    sample = scene.watch.latest()
-    return sample.t if sample is not None else 0.0
-
-
 def _serves_again(scene: Scene) -> list[str]:
-    limit = oracle.t_r(scene.fault.ttl_s, boots=False) + 30
-    return [
-        *oracle.o1(scene.watch.samples(), scene.before, scene.machine, fault_at=scene.fault_at, limit_s=limit),
-        *oracle.o2(scene.machine),
-    ]
+    return [*oracle.o1(scene.watch.samples(), scene.before, scene.machine), *oracle.o2(scene.machine)]
