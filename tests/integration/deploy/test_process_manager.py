@@ -17,6 +17,7 @@ from autotuner.services.hostside import HostSide
 from autotuner.services.onhost import processes, supervise
 from autotuner.services.process import ProcessManager
 from autotuner.services.registry import manager_for
+from autotuner.services.systemd import SystemdManager
 from autotuner.transports.local import LocalTransport
 from autotuner.transports.registry import transport_for
 
@@ -192,11 +193,10 @@ def host(**changes: object) -> Host:
     return Host.model_validate({**document, **changes})
 
 
-def test_what_this_version_does_not_have_is_said() -> None:
-    with pytest.raises(UsageError, match="transport ssh is not available in this version"):
-        transport_for(host(transport={"type": "ssh", "hostname": "h"}))
-    with pytest.raises(UsageError, match="service manager systemd is not available in this version"):
-        manager_for(host(service={"manager": "systemd"}), LocalTransport())
+def test_a_document_chooses_its_manager_and_what_there_is_none_for_is_said() -> None:
+    with pytest.raises(UsageError, match="service manager container is not available in this version"):
+        manager_for(host(service={"manager": "container"}), LocalTransport())
     with pytest.raises(UsageError, match=r"service\.conflicts names units"):
         manager_for(host(service={"conflicts": ("other.service",)}), LocalTransport())
     assert isinstance(manager_for(host(), transport_for(host())), ProcessManager)
+    assert isinstance(manager_for(host(service={"manager": "systemd", "conflicts": ("other",)}), LocalTransport()), SystemdManager)
