@@ -74,7 +74,8 @@ def _judge(workload: Workload, trials: Sequence[TrialRecord], config: Configurat
 def _interpret(comparison: Comparison) -> tuple[Verdict, str]:
     if comparison.low is None or comparison.high is None:
         need = f"{MIN_PAIRS} are needed: run the same command with --confirm-rounds {MIN_PAIRS}"
-        return Verdict.INCONCLUSIVE, f"{comparison.pairs} interleaved pairs of launches, {need}"
+        pairs = "pair" if comparison.pairs == 1 else "pairs"
+        return Verdict.INCONCLUSIVE, f"{comparison.pairs} interleaved {pairs} of launches, {need}"
     interval = f"ratio {comparison.low:.3f} to {comparison.high:.3f}"
     if comparison.low > 1:
         how = "" if comparison.method == "paired" else ", launch-to-launch variance pooled over the confirmed configurations"

@@ -61,6 +61,8 @@ class Steering:
             if waiting > 0:
                 self.warnings.append(f"{waiting} of {self._concurrency} lanes had no token after {elapsed_s:.0f} s of warm-up")
         self._answered_before = progress.answered
+        # Counters are read right after, which can take long: a stall meanwhile must show against this very moment.
+        self._track = [(now_ns, progress.reads, progress.answered)]
 
     def _warm(self, elapsed_s: float, progress: Progress) -> bool:
         """Whether every lane has had a token and the rate has settled, or had its time to."""

@@ -58,6 +58,17 @@ def test_a_stall_for_compilation_is_left_out_of_the_window_and_said() -> None:
     assert any("stalled for" in warning for warning in steering.warnings)
 
 
+def test_a_stall_right_after_the_window_was_opened_is_seen_although_nobody_looked_meanwhile() -> None:
+    steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
+    progress = halting((1.5, 2.0))
+    for step in range(20 * 20):
+        if not 1.5 < step / 20 < 2.0:  # reading the counters took that long
+            steering.observe(step * S // 20, progress(step / 20))  # type: ignore[operator]
+    assert steering.window_begin_ns is not None
+    assert steering.window_begin_ns >= 1.9 * S
+    assert any("stalled for" in warning for warning in steering.warnings)
+
+
 def test_a_server_that_stalls_again_and_again_is_measured_with_its_stalls() -> None:
     steering = Steering(PLAN, concurrency=8, domains=5, begin_ns=0)
     drive(steering, 40, halting(*[(2.0 + 3 * n, 2.8 + 3 * n) for n in range(12)]))
