@@ -110,11 +110,13 @@ class HostSide:
 
     def _install(self, python: str, program: str, data: bytes) -> None:
         self.transport.write(f"{program}.new", data, mode=0o600)
-        done = self.transport.run([python, "-c", grant.COMPILE, f"{program}.new", program], timeout_s=60)
+        done = self.transport.run([python, "-c", grant.COMPILE, f"{program}.new", program], timeout_s=60, again=True)
         if not done.ok:
             raise AutotunerError(
-                f"{self.transport.address}: cannot make {program}: {done.stderr.strip().splitlines()[-1:]}", hint="free some space there"
+                f"{self.transport.address}: cannot make {program}: {''.join(done.stderr.strip().splitlines()[-1:])}",
+                hint="free some space there",
             )
+        self.transport.remove(f"{program}.new")
 
     def _granted(self) -> tuple[str, ...]:
         """The installed program behind ``sudo``, when it is this version's and may be called."""
@@ -133,7 +135,7 @@ class HostSide:
     def _interpreter(self) -> tuple[str, int]:
         done: Completed | None = None
         for python in self._pythons:
-            done = self.transport.run([python, "-c", _WHO], timeout_s=30)
+            done = self.transport.run([python, "-c", _WHO], timeout_s=30, again=True)
             if done.ok:
                 executable, uid, version = done.stdout.split("\n")[:3]
                 if tuple(map(int, version.split("."))) >= _OLDEST_PYTHON:
@@ -145,12 +147,12 @@ class HostSide:
         )
 
     def _private_folder(self, state: str, uid: int) -> None:
-        made = self.transport.run(["mkdir", "-p", "-m", "700", state], timeout_s=30)
+        made = self.transport.run(["mkdir", "-p", "-m", "700", state], timeout_s=30, again=True)
         if not made.ok:
             raise AutotunerError(
                 f"{self.transport.address}: cannot make {state}: {made.stderr.strip()}", hint="free some space, or make its folder writable"
             )
-        found = self.transport.run(["stat", "-c", "%u %a %F", state], timeout_s=30).stdout.strip().split(maxsplit=2)
+        found = self.transport.run(["stat", "-c", "%u %a %F", state], timeout_s=30, again=True).stdout.strip().split(maxsplit=2)
         if found[:1] != [str(uid)] or found[2] != "directory" or int(found[1], 8) & 0o022:
             raise Refused(
                 f"{self.transport.address}: {state} is not a private folder of user id {uid} (owner, mode, kind: {' '.join(found)})",

@@ -49,6 +49,9 @@ class Inside:
         done = self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout_s=30, stdin=data)
         assert done.ok, done.stderr
 
+    def remove(self, path: str) -> None:
+        self.run(["rm", "-f", path], timeout_s=30)
+
 
 @dataclass
 class Night:

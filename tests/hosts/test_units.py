@@ -146,6 +146,20 @@ class TestRefusals:
         assert night.show("other.service", "ActiveState") == "active"
 
 
+    def test_a_socket_that_starts_production_is_stopped_and_opened_again_with_it(self, host: Machine):
+        host.write("/etc/systemd/system/prod.socket", "[Socket]\nListenStream=127.0.0.1:30099\n")
+        host.run(["sh", "-c", "systemctl daemon-reload; systemctl stop prod; systemctl start prod.socket prod.service"])
+        until(host.healthy, "production")
+        assert "started again by prod.socket" in Night(host).problems()
+        night = Night(host, conflicts=("prod.socket",))
+        night.take()
+        assert night.show("prod.socket", "ActiveState") == "inactive"
+        night.candidate()
+        night.ask(keep=False)
+        night.assert_over()
+        assert (night.show("prod.socket", "ActiveState"), night.show(PROD, "ActiveState")) == ("active", "active")
+
+
 class TestCandidates:
     @pytest.fixture
     def night(self, host: Machine):

@@ -136,6 +136,8 @@ def unit(**changes: object) -> dict[str, object]:
         ({"Transient": "yes"}, "would be gone once stopped"),
         ({"NeedDaemonReload": "yes"}, "not reloaded"),
         ({"RefuseManualStart": "yes"}, "refuses to be started"),
+        ({"StopWhenUnneeded": "yes"}, "stopped as soon as nothing needs it"),
+        ({"DynamicUser": "yes"}, "DynamicUser"),
         ({"ActiveState": "activating", "active": False}, "is activating right now"),
         ({"answered": False}, "does not answer"),
         ({"answered": False, "role": "conflict"}, ""),

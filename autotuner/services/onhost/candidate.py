@@ -173,7 +173,10 @@ def _start(request: dict[str, Any], snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(unit: str, request: dict[str, Any], snapshot: dict[str, Any]) -> dict[str, Any]:
-    identity = _identity(snapshot, request.get("caller"))
+    try:
+        identity = _identity(snapshot, request.get("caller"))
+    except KeyError as error:
+        return {"error": f"the host does not know production's user or group: {error.args[0]}", "kind": "manager"}
     with acting_as(identity["uid"], identity["gid"], identity["groups"]):
         trouble = _cannot_run(request)
         secrets, missing = supervise.resolved(request.get("secrets", {}))

@@ -131,6 +131,10 @@ def _cannot_start_again(unit: dict[str, Any]) -> list[Problem]:
         )
     if unit.get("RefuseManualStart") == "yes" or unit.get("RefuseManualStop") == "yes":
         problems.append(Problem(f"{name} refuses to be started or stopped by hand", "remove RefuseManualStart= and RefuseManualStop="))
+    if unit.get("StopWhenUnneeded") == "yes":
+        problems.append(Problem(f"{name} is stopped as soon as nothing needs it", "remove StopWhenUnneeded="))
+    if unit["role"] == "production" and unit.get("DynamicUser") == "yes":
+        problems.append(Problem(f"{name} runs as a user that is gone once it is stopped (DynamicUser)", "give it a User= of the host"))
     if unit["role"] == "dependent" and not name.endswith(".service"):
         problems.append(Problem(f"{name} would be stopped along with production", "remove what binds it to production"))
     return problems

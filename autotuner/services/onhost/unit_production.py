@@ -78,9 +78,15 @@ def started_by_hand(folder: Path, snapshot: dict[str, Any]) -> str | None:
 
 
 def _in_order(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
-    """Units that were active, as they are started: production, conflicts from last to first, what depends on them."""
+    """Units that were active, as they are started: production, conflicts from last to first, what depends on them.
+
+    Sockets come first: systemd refuses to open one whose service runs already.
+    """
     by_role = {role: [unit for unit in snapshot["units"] if unit["role"] == role and unit["active"]] for role in _ROLES}
-    return by_role["production"] + by_role["conflict"][::-1] + by_role["dependent"]
+    backwards = by_role["conflict"][::-1]
+    sockets = [unit for unit in backwards if unit["name"].endswith(".socket")]
+    others = [unit for unit in backwards if unit not in sockets]
+    return sockets + by_role["production"] + others + by_role["dependent"]
 
 
 _ROLES = ("production", "conflict", "dependent")
@@ -91,7 +97,7 @@ def _activate(unit: dict[str, Any], snapshot: dict[str, Any], deadline: float, s
     while True:
         now = systemctl.state(name)
         active = now.get("ActiveState", "")
-        if active == "active" and (unit["role"] != "production" or not unit.get("answered") or units.answers(snapshot, 5.0)):
+        if active == "active" and (unit["role"] != "production" or not unit.get("answered") or units.answers(snapshot)):
             return None
         if time.monotonic() > deadline:
             return f"{name} is {active or 'unknown'} ({now.get('Result', '')}) after {float(snapshot['ready_timeout_s']):g} s"

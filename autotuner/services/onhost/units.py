@@ -28,7 +28,10 @@ PROPERTIES = (
     "NeedDaemonReload",
     "RefuseManualStart",
     "RefuseManualStop",
+    "StopWhenUnneeded",
+    "DynamicUser",
     "TriggeredBy",
+    "UpheldBy",
     *DEPENDENTS,
     "MainPID",
     "InvocationID",
@@ -204,8 +207,8 @@ def _dependents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _triggers(unit: dict[str, Any], listed: set[str]) -> list[str]:
-    """Active sockets, timers and paths that would start the unit while it is to be stopped."""
-    others = [name for name in systemctl.listed(unit, "TriggeredBy") if name not in listed]
+    """Active units that would start this one while it is to be stopped: sockets, timers, paths, and what upholds it."""
+    others = [name for kind in ("TriggeredBy", "UpheldBy") for name in systemctl.listed(unit, kind) if name not in listed]
     return [name for name in others if systemctl.state(name).get("ActiveState") == "active"]
 
 
