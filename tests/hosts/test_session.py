@@ -28,6 +28,7 @@ DATA = Path(__file__).parents[1] / "data" / "deploy"
 PORT = 30000
 TTL_S = 6.0
 PROD = "prod.service"
+ANY = "0.0.0.0"  # noqa: S104 - the test host is in a network of its own
 
 
 @dataclass
@@ -351,4 +352,22 @@ def test_a_host_that_cannot_be_reached_at_the_end_is_not_called_restored(tuned: 
     assert caught.value.exit_code == 5
     assert "restore /var/lib/autotuner/sessions/30000" in (caught.value.hint or "")
     tuned.machine.undrop()
+    tuned.assert_as_before(argv)
+
+
+def test_the_load_comes_from_here_where_the_port_is_open_and_from_the_host_where_it_is_not(tuned: Tuned) -> None:
+    argv = tuned.machine.light_production(address=ANY)
+    tuned.endpoint["address"] = ANY
+    with tuned.session() as made, made as session:
+        assert session.load_path.source == "controller"
+        assert session.load_path.base_url == f"http://{tuned.machine.address}:{PORT}"
+        assert session.load_path.rtt_s is not None
+        assert session.load_path.rtt_s > 0
+        with session.control() as client:
+            assert client.status("/health_generate") == 200
+    tuned.machine.run(["iptables", "-A", "INPUT", "-p", "tcp", "-i", "host0", "--dport", str(PORT), "-j", "REJECT"])
+    with tuned.session() as made, made as session:
+        assert (session.load_path.source, session.load_path.base_url) == ("host", f"http://127.0.0.1:{PORT}")
+        with session.control() as client:
+            assert client.status("/health_generate") == 200
     tuned.assert_as_before(argv)
