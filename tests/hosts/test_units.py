@@ -409,6 +409,18 @@ class TestComingBack:
         night.assert_over()
         assert "# mine" in host.read("/etc/systemd/system/other.service")
 
+    def test_a_timer_that_somebody_stopped_or_removed_is_there_again_after_a_renewal(self, host: Machine):
+        night = Night(host)
+        night.take()
+        host.run(["sh", "-c", "systemctl stop 'autotuner-restore*.timer'; rm /etc/systemd/system/autotuner*.timer"])
+        host.run(["sh", "-c", "rm /etc/systemd/system/*/autotuner*.service /etc/systemd/system/autotuner*.service"])
+        assert not night.state()["armed"]
+        assert night.call("renew", session=night.folder, token=night.token) == {"live": True}
+        assert night.state()["armed"]
+        night.ask(keep=False)
+        night.assert_over()
+        assert host.healthy()
+
     def test_without_a_message_bus(self, host: Machine):
         night = Night(host)
         host.run(["systemctl", "stop", "dbus.socket", "dbus.service"])

@@ -72,13 +72,17 @@ def ensure(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
 
 def renew(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
     """The whole time to live again, from now."""
-    return _restart_timer(folder, snapshot) if session.live(folder, snapshot["token"]) else {}
+    return rearm(folder, snapshot) if session.live(folder, snapshot["token"]) else {}
 
 
-def rearm(folder: Path, snapshot: dict[str, Any]) -> None:
-    """The same after a restore that waits for somebody to look at it."""
-    if "error" in _restart_timer(folder, snapshot):
-        ensure(folder, snapshot)
+def rearm(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The same whether or not the session may still act; units that somebody removed are installed anew."""
+    reply = _restart_timer(folder, snapshot)
+    if "error" not in reply:
+        return reply
+    with contextlib.suppress(OSError):
+        _install(folder, snapshot)
+    return _restart_timer(folder, snapshot)
 
 
 def armed(folder: Path, snapshot: dict[str, Any]) -> bool:
