@@ -41,6 +41,12 @@ class Machine(Production):
 
     engine_python = sys.executable
     """The interpreter on the host in which the simulated engine runs: for ``engine.python`` of host documents."""
+    slice = "/sys/fs/cgroup/systemd/system.slice"
+    """Folder on the host of the cgroups of its units."""
+    pace = 1.0
+    """How many times longer a step on the host may take than on this machine."""
+    clock_offset_s = 0.0
+    """What to add to the host's time since its start to get this machine's."""
 
     def __init__(self, base: Base, name: str, number: int) -> None:
         self.base = base
@@ -117,6 +123,10 @@ class Machine(Production):
         done = self._enter(argv, "-m", "-u", "-i", "-n", "-p", stdin=stdin, timeout_s=timeout_s)
         assert not check or done.returncode == 0, f"{self.name}: {' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """Command on this machine that runs one on the host as root, without ssh."""
+        return ["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-n", "-p", "--", *argv]
 
     def out(self, *argv: str) -> str:
         """What a command on the host prints, without surrounding white space; it may fail."""

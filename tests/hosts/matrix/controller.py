@@ -137,6 +137,9 @@ class Controller:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        thaw(self)
+        if self.state.is_mount():
+            subprocess.run(["umount", "-l", str(self.state)], check=True)
 
     @property
     def ended(self) -> bool:
@@ -175,11 +178,14 @@ class Controller:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Launches that are kept; a line torn by the end of the process is none."""
+        """Launches that are kept, also those in the room that is reserved for a full disk; a torn line is none."""
+        lines: list[str] = []
+        for path in self.state.glob("studies/*/results.jsonl*"):
+            lines += [line.strip("\0 ") for line in path.read_text(errors="replace").splitlines()]
         found = []
-        for path in self.state.glob("studies/*/results.jsonl"):
-            for line in path.read_text(errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
+        for line in dict.fromkeys(lines):  # what was brought from the reserve to its place stands in both for a moment
+            with contextlib.suppress(ValueError):
+                if line.startswith("{"):
                     found.append(json.loads(line))
         return found
 
@@ -205,3 +211,9 @@ class Controller:
                 found += children
                 queue += children
         return found
+
+
+def thaw(controller: Controller) -> None:
+    """Let its databases be written again."""
+    for database in controller.state.glob("studies/*/study.db"):
+        subprocess.run(["chattr", "-i", str(database)], check=False, stderr=subprocess.DEVNULL)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.hosts.machine import until
-from tests.hosts.matrix.controller import PORT, UNIT, Controller
+from tests.hosts.matrix.controller import PORT, UNIT, Controller, thaw
 from tests.hosts.matrix.scene import TTL_S, Fault, Scene
 
 SHORT_S = 1.5
@@ -59,7 +59,7 @@ def _kill_workers(scene: Scene, number: int) -> None:
         own = [pid for pid in scene.controller.processes() if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         for pid in own:
             os.kill(pid, number)
-        on_host = scene.machine.run(["pkill", f"-{number}", "-f", "[l]anes|[h]ostworker"], check=False).returncode == 0
+        on_host = scene.machine.run(["pkill", f"-{number}", "-f", "[a]utotuner-load"], check=False).returncode == 0
         return bool(own) or on_host
 
     until(workers, "a load worker")
@@ -101,15 +101,14 @@ def _lock_database(scene: Scene) -> None:
 
 
 def _freeze_database(scene: Scene) -> None:
-    """Nothing can be made in the study's folder: SQLite cannot open its journal."""
-    for folder in scene.controller.state.glob("studies/*"):
-        subprocess.run(["chattr", "+i", str(folder)], check=True)
+    """Nobody may write it, not even root."""
+    for database in scene.controller.state.glob("studies/*/study.db"):
+        subprocess.run(["chattr", "+i", str(database)], check=True)
 
 
 def _thaw_database(scene: Scene) -> None:
     time.sleep(SHORT_S)
-    for folder in scene.controller.state.glob("studies/*"):
-        subprocess.run(["chattr", "-i", str(folder)], check=True)
+    thaw(scene.controller)
 
 
 def _second_controller(scene: Scene) -> None:
@@ -213,9 +212,10 @@ def _stubborn_child(scene: Scene) -> None:
     """A child that ignores SIGTERM and holds the port, as a hung rank does."""
     machine, unit = scene.machine, scene.candidate()
     machine.write("/run/stubborn.py", STUBBORN)
-    group = f"/sys/fs/cgroup/systemd/system.slice/{unit}/cgroup.procs"
-    script = 'echo $$ >"$1" && exec setsid python3 /run/stubborn.py /run/stubborn.pid "$2" </dev/null >/dev/null 2>&1'
-    enter = ["nsenter", "-t", str(machine.leader), "-m", "-u", "-i", "-n", "-p", "--", "sh", "-c", script, "sh", group, str(PORT)]
+    # Where both hierarchies are mounted, PID 1 kills by the one and names units by the other.
+    script = 'for tree in systemd unified .; do echo $$ >"/sys/fs/cgroup/$tree/system.slice/$1/cgroup.procs"; done 2>/dev/null; '
+    script += 'exec setsid python3 /run/stubborn.py /run/stubborn.pid "$2" </dev/null >/dev/null 2>&1'
+    enter = ["nsenter", "-t", str(machine.leader), "-m", "-u", "-i", "-n", "-p", "--", "sh", "-c", script, "sh", unit, str(PORT)]
     scene.started.append(subprocess.Popen(enter, stdin=subprocess.DEVNULL, cwd="/"))
     until(lambda: machine.read("/run/stubborn.pid"), "the stubborn child")
 
@@ -275,7 +275,8 @@ FAULTS: dict[str, Fault] = {
     "candidate-http-500": Fault(act=_nothing, launch=1, simulate=_simulated("http-500", after_requests=4)),
     "production-fails-thrice": Fault(act=lambda scene: scene.machine.fail_starts(3)),
     "production-start-limit": Fault(
-        act=lambda scene: scene.machine.fail_starts(4), directives={"Restart": "always", "RestartSec": "100ms"}
+        act=lambda scene: scene.machine.fail_starts(4),
+        directives={"Restart": "always", "RestartSec": "100ms", "StartLimitBurst": "2", "StartLimitInterval": "600"},
     ),
     "production-slow": Fault(act=lambda scene: scene.machine.slow_starts(4)),
     "production-never": Fault(act=_fail_for_good, mends=True),

@@ -1,4 +1,4 @@
-"""``observer.py PORT UNIT``: what runs and what answers on a host, ten times a second, as lines of JSON on standard output.
+"""``observer.py PORT UNIT [OFFSET]``: what runs and what answers on a host, ten times a second, as lines of JSON on standard output.
 
 It shares nothing with what it watches: no code, no connection, no service manager's word. What a unit holds is read from its cgroup, who
 started it from the link that PID 1 keeps, what it serves over HTTP. Standard library only; it runs on the host with the host's Python.
@@ -20,9 +20,12 @@ PERIOD_S = 0.1
 ASK_S = 0.25
 
 
+OFFSET_S = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+
+
 def now() -> float:
-    """Seconds since the machine started, the same on a test host and on its controller."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Seconds since the controller's machine started. A test host shares that clock, or is told what to add to its own."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + OFFSET_S
 
 
 def text(path: str) -> str:

@@ -126,7 +126,7 @@ def o2(machine: Machine, *, lease_may_lie: bool = False) -> list[str]:
 
 def strays(machine: Machine) -> list[str]:
     """Processes of ours on the host that are not production: by command line and by unit."""
-    production = set(machine.out("cat", f"/sys/fs/cgroup/systemd/system.slice/{UNIT}/cgroup.procs").split())
+    production = set(machine.out("cat", f"{machine.slice}/{UNIT}/cgroup.procs").split())
     listed = [line.strip() for line in machine.out("ps", "-eo", "pid=,args=").splitlines()]
     ours = [line for line in listed if "autotuner" in line and "observer.py" not in line and line.split()[0] not in production]
     return [line[:120] for line in ours if not line.split(maxsplit=1)[1].startswith(("ps ", "systemd-nspawn"))]
@@ -158,8 +158,9 @@ def lost_results(controller: Controller) -> int:
 def o5(controller: Controller, samples: list[Sample], *, ended_at: float | None) -> list[str]:
     """The exit code and the words are true. ``ended_at``: when it ended by itself."""
     found = []
-    if "Traceback" in controller.said or "this is a bug" in controller.said:
-        found.append(f"O5: the tuner ended with a traceback: {controller.errors or controller.said[-1500:]}")
+    told = "\n".join([*controller.errors, *(line for line in controller.said.splitlines() if not line.startswith("{"))])
+    if "Traceback" in told or "this is a bug" in told:
+        found.append(f"O5: the tuner ended with a traceback: {told[-1500:]}")
     code = controller.code
     if ended_at is None or code is None or code < 0:
         return found

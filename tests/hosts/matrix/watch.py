@@ -49,9 +49,9 @@ class Watch:
         """Begin or go on to watch; returns at the first sample."""
         self.stop()
         before = len(self.samples())
-        enter = ["nsenter", "-t", str(self.machine.leader), "-m", "-u", "-i", "-n", "-p", "--"]
+        argv = self.machine.command([*self._argv, f"{self.machine.clock_offset_s:.3f}"])
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([*enter, *self._argv], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/")
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/")
         until(lambda: len(self.samples()) > before, f"the observer: see {self.log}")
 
     def stop(self) -> None:
