@@ -145,7 +145,6 @@ class TestRefusals:
         night.assert_over()
         assert night.show("other.service", "ActiveState") == "active"
 
-
     def test_a_socket_that_starts_production_is_stopped_and_opened_again_with_it(self, host: Machine):
         host.write("/etc/systemd/system/prod.socket", "[Socket]\nListenStream=127.0.0.1:30099\n")
         host.run(["sh", "-c", "systemctl daemon-reload; systemctl stop prod; systemctl start prod.socket prod.service"])
@@ -329,7 +328,7 @@ class TestComingBack:
         for _ in range(4):
             time.sleep(1.0)  # longer than the time to live in all
             assert night.call("renew", session=night.folder, token=night.token) == {"live": True}
-        assert night.units().count("running") == 1
+        assert night.units("--all").count("running") == 1
         night.assert_over()
         until(host.healthy, "production")
         assert night.call("renew", session=night.folder, token=night.token) == {"live": False}
@@ -399,14 +398,14 @@ class TestComingBack:
         night.take()
         night.candidate()
         assert night.show("other.service", "ActiveState") == "inactive"
-        host.run(["sh", "-c", "echo '# mine' >>/etc/systemd/system/other.service"])
+        host.run(["sh", "-c", "echo '# mine' >>/etc/systemd/system/other.service; systemctl daemon-reload"])
         night.ask(keep=True)
         night.until_restored()
         assert night.show(PROD, "ActiveState") == "inactive"
         assert night.show("other.service", "ActiveState") == "active"
         assert "changed on disk by somebody else" in night.call("verify", session=night.folder)["notes"][0]
         night.call("disarm", session=night.folder, token=night.token)
-        night.assert_over()
+        night.assert_over(reloaded=True)
         assert "# mine" in host.read("/etc/systemd/system/other.service")
 
     def test_a_timer_that_somebody_stopped_or_removed_is_there_again_after_a_renewal(self, host: Machine):
