@@ -13,6 +13,7 @@ from autotuner.services.systemd import SystemdManager
 from autotuner.transports.base import Completed
 from tests.hosts.machine import Machine, until
 
+PROD = "prod.service"
 LIGHT = "/usr/bin/python3"
 TOKEN = "0123456789abcdef"  # noqa: S105 - tells sessions apart, and is no secret
 LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - where the tuner keeps them
@@ -58,7 +59,7 @@ class Night:
     """What a tuner does to a host with units, call by call."""
 
     machine: Machine
-    unit: str | None = "prod.service"
+    unit: str | None = PROD
     conflicts: tuple[str, ...] = ()
     port: int = 30000
     ttl_s: float = 60.0
@@ -168,3 +169,7 @@ class Night:
 
     def show(self, unit: str, name: str) -> str:
         return self.machine.out("systemctl", "show", "--value", "-p", name, unit)
+
+
+def invocation(machine: Machine, unit: str = PROD) -> str:
+    return machine.out("systemctl", "show", "--value", "-p", "InvocationID", unit)
