@@ -72,7 +72,6 @@ class Machine(Production):
         boot = [sys.executable, "-S", "-E", str(Path(__file__).with_name("boot.py")), *map(str, folders), "--"]
         with (self.folder / "console").open("ab") as console:
             self.process = subprocess.Popen([*boot, *nspawn], stdin=subprocess.DEVNULL, stdout=console, stderr=console)
-        (self.folder / "pid").write_text(str(self.process.pid))
         until(self._booting, f"PID 1 of {self.name}: see {self.folder}/console")
         self._connect()
         for controller in ("memory", "pids", "cpu"):  # nspawn hands them over read-only: limits of units would not bind
@@ -100,12 +99,7 @@ class Machine(Production):
 
     def clear_leftovers(self) -> None:
         """Remove what a killed process of tests left of this host."""
-        pid = self.folder / "pid"
-        if pid.exists() and (left := int(pid.read_text() or 0)) and self.name.encode() in _command_line(left):
-            for victim in (*_children(left), left):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-            until(lambda: not Path(f"/proc/{left}").exists(), f"the end of process {left}")
+        until(self._killed, f"the end of every process of {self.name}")
         self._remove_link()
         self._clear()
 
@@ -305,7 +299,23 @@ class Machine(Production):
         folders = _cgroups(self.name)
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "cgroups").write_text("\n".join(map(str, folders)))
         return folders
+
+    def _known_cgroups(self) -> list[Path]:
+        """Of this process, and of the one that booted the host last."""
+        kept = self.folder / "cgroups"
+        lines = kept.read_text().splitlines() if kept.exists() else []
+        return list(dict.fromkeys([*_cgroups(self.name), *map(Path, lines)]))
+
+    def _killed(self) -> bool:
+        """Kill what is in the host's cgroups; whether nothing is. A host outlives its nspawn when that one is killed."""
+        files = [path for folder in self._known_cgroups() if folder.is_dir() for path in folder.rglob("cgroup.procs")]
+        left = {int(word) for path in files for word in _words(path)}
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
 
     def _remove_link(self) -> None:
         if Path(f"/sys/class/net/{self.link}").exists():
@@ -316,15 +326,16 @@ class Machine(Production):
         _call("ip", "route", "del", "unreachable", f"{NETWORK}.{self.number}.0/24", "metric", "4000", check=False)
         while self.root.is_mount():
             _call("umount", "-l", str(self.root))
-        shutil.rmtree(self.folder, ignore_errors=True)
         until(self._cgroups_gone, f"the end of the cgroups of {self.name}")
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _cgroups_gone(self) -> bool:
-        for folder in _cgroups(self.name):
+        folders = self._known_cgroups()
+        for folder in folders:
             for path, _, _ in os.walk(folder, topdown=False):
                 with contextlib.suppress(OSError):
                     Path(path).rmdir()
-        return not any(folder.exists() for folder in _cgroups(self.name))
+        return not any(folder.exists() for folder in folders)
 
 
 def _cgroups(name: str) -> list[Path]:
@@ -348,11 +359,11 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _command_line(pid: int) -> bytes:
+def _words(path: Path) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return path.read_text().split()
     except OSError:
-        return b""
+        return []
 
 
 def _call(*argv: str, check: bool = True) -> None:

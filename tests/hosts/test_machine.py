@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.hosts.base import REPOSITORY
 from tests.hosts.machine import Machine, until
 
 pytestmark = pytest.mark.host
@@ -75,3 +78,21 @@ def test_units_of_two_hosts_do_not_reach_each_other(two_machines: tuple[Machine,
     one.run(["systemctl", "stop", "prod.service"])
     assert not one.healthy()
     assert other.healthy()
+
+
+def test_what_a_killed_run_left_of_a_host_is_cleared_by_the_next_one(machine: Machine):
+    machine.down()
+    boot = f"Machine(Base(), {machine.name!r}, {machine.number}).up()"
+    code = f"from tests.hosts.machine import *; {boot}; print('up', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "up\n"
+        other.kill()
+    assert machine.root.is_mount()
+
+    machine.clear_leftovers()
+
+    assert not machine.folder.exists()
+    assert not Path(f"/sys/class/net/{machine.link}").exists()
+    assert list(Path("/sys/fs/cgroup").glob(f"*/host-{machine.name}")) == []
+    assert machine.up().out("hostname") == machine.name
