@@ -37,6 +37,8 @@ class Controller:
     window_s: float = 0.3
     simulate: Mapping[str, object] = field(default_factory=dict)
     mutations: Sequence[Sequence[str]] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """On top of this process's own."""
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -58,10 +60,10 @@ class Controller:
             "endpoint": {"port": PORT},
             "limits": {
                 "lease_ttl_s": self.ttl_s,
-                "stop_timeout_s": STOP_S,
-                "ready_timeout_s": READY_S,
-                "stage_timeout_s": 6,
-                "request_timeout_s": 4,
+                "stop_timeout_s": STOP_S * self.machine.pace,
+                "ready_timeout_s": READY_S * self.machine.pace,
+                "stage_timeout_s": 6 * self.machine.pace,
+                "request_timeout_s": 4 * self.machine.pace,
                 "disk_free_gib": 0.001,
             },
             "simulate": {**SIMULATE, "launch_seconds": 0.3, **self.simulate},
@@ -72,8 +74,8 @@ class Controller:
             "metadata": {"name": "small"},
             "engine": "sglang",
             "parameters": {
-                "max_running": {"type": "categorical", "choices": [32, 64, 128]},
-                "chunked_prefill": {"type": "categorical", "choices": [4096, 8192]},
+                "max_running": {"type": "categorical", "choices": list(range(8, 168, 8))},
+                "chunked_prefill": {"type": "categorical", "choices": list(range(1024, 9216, 1024))},
             },
             "fixed": {"tp": 8, "pp": 1, "ep": 1, "spec": "off", "graphs": True, "mem_fraction": 0.84},
             "baseline": {"max_running": 64, "chunked_prefill": 8192},
@@ -96,7 +98,13 @@ class Controller:
         argv += ["--recommendations", "recommendations", "--json"]
         with (self.folder / "out").open("ab") as out, (self.folder / "said").open("ab") as said:
             self.process = subprocess.Popen(
-                argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=said, start_new_session=True
+                argv,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
+                start_new_session=True,
+                env={**os.environ, **self.environment},
             )
 
     def wait_reached(self, patience_s: float = 60.0) -> float:
