@@ -4,6 +4,8 @@
 #   make test    all tests with coverage; AUTOTUNER_HOST_TESTS=1 adds those that boot hosts of their own, as root
 #   make test-hosts  as root: every fault in every phase of a night, on three booted hosts, into build/matrix
 #                (CELLS=representative for a third of it, KILLS=300 for more kills at random instants)
+#   make test-hosts-vm  as root, by hand: the faults that need a machine of its own (power cuts, clocks, memory, a bad line), on an
+#                emulated one, into build/matrix-vm; takes hours on a busy machine (VM="power-cut or netem" for some of them)
 #   make check   lint, types, import contracts, documents of the command line, tests
 #   make bench   the tuner's own overhead
 #   make docs    write docs/cli.md from the commands
@@ -25,7 +27,7 @@ define quietly
 	log=$$(mktemp); if ! $(1) >"$$log" 2>&1; then cat "$$log" >&2; rm -f "$$log"; exit 1; fi; rm -f "$$log"
 endef
 
-.PHONY: help setup demo test test-hosts lint format types imports docs docs-check check bench lock clean
+.PHONY: help setup demo test test-hosts test-hosts-vm lint format types imports docs docs-check check bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -82,6 +84,14 @@ MATRIX ?= build/matrix
 
 test-hosts: $(DEV)
 	@$(BIN)/python -m tests.hosts.matrix.run --cells $(CELLS) --kills $(KILLS) --out $(MATRIX)
+
+VM ?= virtual
+VM_MATRIX ?= build/matrix-vm
+
+test-hosts-vm: $(DEV)
+	@code=0; AUTOTUNER_HOST_TESTS=1 AUTOTUNER_VM_TESTS=1 AUTOTUNER_MATRIX_RESULTS=$(VM_MATRIX)/cells \
+	  $(BIN)/python -m pytest tests/hosts/matrix/test_virtual.py -v --tb=short -p no:cacheprovider -k "$(VM)" || code=$$?; \
+	$(BIN)/python -m tests.hosts.matrix.results $(VM_MATRIX)/cells; exit $$code
 
 lint: $(DEV)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -334,6 +334,8 @@ class HostSession:
         """The port is held by a listener that is not ours: somebody's own process, or production that somebody started by hand."""
         owner, production = listener.owner, self.production
         if owner is not None and production is not None and not self._to_stop and owner.argv == production.argv:
+            if self._watching().lost():  # nobody's hand: the host was booted, or has brought production back
+                return lease_lost(self._host)
             return interfered(self._host, "somebody started production by hand", f"{owner} listens on port {self._host.endpoint.port}")
         return foreign(self._host, listener)
 

@@ -19,10 +19,14 @@ SHARD, SHARDS = map(int, os.environ.get("AUTOTUNER_MATRIX_SHARD", "0/1").split("
 KILLS = int(os.environ.get("AUTOTUNER_MATRIX_KILLS", "30"))
 """How often a tuner is killed at a random instant, by all shards together."""
 
+VIRTUAL = os.environ.get("AUTOTUNER_VM_TESTS") == "1"
+"""Whether the cells on virtual hosts run, and nothing else."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say what marks a cell."""
     config.addinivalue_line("markers", "cell: a cell of the fault matrix; a representative third runs without AUTOTUNER_MATRIX=whole")
+    config.addinivalue_line("markers", "vm: emulates a whole machine; runs by hand, with AUTOTUNER_VM_TESTS=1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,6 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _wanted(item: pytest.Item) -> bool:
+    if VIRTUAL or item.get_closest_marker("vm"):
+        return VIRTUAL and item.get_closest_marker("vm") is not None
     if not item.get_closest_marker("cell"):
         return CELLS != "none" or item.path.name == "test_kills.py"
     return CELLS == "whole" or (CELLS == "representative" and item.name.partition("[")[2].rstrip("]") in REPRESENTATIVE)

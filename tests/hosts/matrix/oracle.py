@@ -68,9 +68,9 @@ def first_restored_at(samples: list[Sample], fault_at: float) -> float | None:
     return next((sample.asked for sample in samples if sample.asked > fault_at + UNDER_WAY_S and healthy(sample)), None)
 
 
-def t_r(ttl_s: float, *, boots: bool) -> float:
+def t_r(ttl_s: float, *, boots: bool, pace: float = 1.0) -> float:
     """The longest that a host may take until production serves again, counted from the fault."""
-    return ttl_s + 0.1 + STOP_S + START_S + (BOOT_S if boots else 0)
+    return ttl_s + 0.1 + (STOP_S + START_S + (BOOT_S if boots else 0)) * pace
 
 
 def o1(samples: list[Sample], before: Before, machine: Machine, *, edited: bool = False) -> list[str]:
@@ -111,8 +111,7 @@ def untouched(samples: list[Sample], before: Before) -> list[str]:
 
 def o2(machine: Machine, *, lease_may_lie: bool = False) -> list[str]:
     """Nothing is left. A lease that a tuner left which died before it had armed anything is out of force by itself."""
-    units = machine.out("systemctl", "list-units", "--all", "--plain", "--no-legend", "autotuner-*").splitlines()
-    found = [f"O2: unit {line.split()[0]} is left" for line in units]
+    found = [f"O2: unit {name} is left" for name in units_left(machine)]
     files = machine.out(
         "sh", "-c", "ls -d /etc/systemd/system/autotuner-* /etc/systemd/system/*.wants/autotuner-* /run/systemd/*/autotuner-*"
     )
@@ -122,6 +121,15 @@ def o2(machine: Machine, *, lease_may_lie: bool = False) -> list[str]:
     leases = machine.out("sh", "-c", "ls /var/tmp/autotuner-lease").split()
     found += [] if lease_may_lie else [f"O2: lease {name} is left" for name in leases]
     return found + [f"O2: process {line} is left" for line in strays(machine)]
+
+
+def units_left(machine: Machine) -> list[str]:
+    """Units of ours that PID 1 holds for more than a memory.
+
+    What a boot has pulled in is listed as dead until somebody reloads PID 1, though its file is gone.
+    """
+    lines = machine.out("systemctl", "list-units", "--all", "--plain", "--no-legend", "autotuner-*").splitlines()
+    return [line.split()[0] for line in lines if line.split()[2:4] != ["inactive", "dead"]]
 
 
 def strays(machine: Machine) -> list[str]:

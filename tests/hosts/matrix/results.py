@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from tests.hosts.matrix.cells import CELLS, CODES, PHASES, TABLE, name
 from tests.hosts.matrix.oracle import lost_results
 from tests.hosts.matrix.scene import Scene
+from tests.hosts.matrix.virtual_faults import VIRTUAL, VIRTUAL_CELLS
 
 FOLDER = os.environ.get("AUTOTUNER_MATRIX_RESULTS")
 """Where results are kept; nowhere when it is not set. Read when the module is loaded: the tests' own environment is cleaned later."""
@@ -72,9 +74,13 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The matrix as Markdown: the code where a cell passed, ✗ where it was violated, · where it did not run."""
+    """The matrix as Markdown: the code where a cell passed, ✗ where it was violated, · where it did not run.
+
+    Faults of the virtual tier have their rows when one of them ran, and only they when nothing else did.
+    """
     ran = {result["cell"]: not result["violations"] for result in results if result["kind"] == "cell"}
-    codes = {name(fault, phase): code for fault, phase, code in CELLS}
+    codes = {name(fault, phase): code for fault, phase, code in (*CELLS, *VIRTUAL_CELLS)}
+    shown = [row for row in (TABLE, VIRTUAL) if any(name(fault, phase) in ran for fault in row for phase in PHASES)]
 
     def mark(fault: str, phase: str) -> str:
         cell = name(fault, phase)
@@ -82,7 +88,20 @@ def table(results: list[dict[str, Any]]) -> str:
             return ""
         return "·" if cell not in ran else codes[cell] if ran[cell] else f"**{codes[cell]} ✗**"
 
-    rows = [f"| {fault} | " + " | ".join(mark(fault, phase) for phase in PHASES) + " |" for fault in TABLE]
+    rows = [f"| {fault} | " + " | ".join(mark(fault, phase) for phase in PHASES) + " |" for row in shown for fault in row]
     head = ["| fault | " + " | ".join(PHASES) + " |", "| --- |" + " --- |" * len(PHASES)]
-    legend = [f"`{code}` {meaning}" for code, meaning in CODES.items()]
+    used = {code for row in shown for phases in row.values() for code in phases}
+    legend = [f"`{code}` {meaning}" for code, meaning in CODES.items() if code in used]
     return "\n".join([*head, *rows, "", "; ".join(legend) + "."])
+
+
+def publish(folder: Path) -> None:
+    """Write the numbers, ``results.json``, and the table, ``table.md``, of the cells under a folder beside it."""
+    found = read(folder)
+    document = {"summary": summary(found), "results": found}
+    (folder.parent / "results.json").write_text(json.dumps(document, indent=1) + "\n")
+    (folder.parent / "table.md").write_text(table(found) + "\n")
+
+
+if __name__ == "__main__":
+    publish(Path(sys.argv[1]))

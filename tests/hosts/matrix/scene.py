@@ -13,7 +13,7 @@ from typing import Self
 
 from tests.hosts.machine import Machine, until
 from tests.hosts.matrix.controller import LABEL, PORT, UNIT, Controller
-from tests.hosts.matrix.oracle import Before, healthy, restored_at
+from tests.hosts.matrix.oracle import Before, healthy, restored_at, units_left
 from tests.hosts.matrix.watch import Watch, now
 
 TTL_S = float(os.environ.get("AUTOTUNER_MATRIX_TTL", "5"))
@@ -109,7 +109,7 @@ class Scene:
         hold = fault.hold and self.phase != "p5"
         strikes = "before" if self.phase == "p5" else fault.strikes
         controller.start(self.phase, strikes=strikes, hold=hold, launch=fault.launch)
-        controller.wait_reached(PATIENCE_S)
+        controller.wait_reached(PATIENCE_S * self.machine.pace)
         self.fault_at = now()
         fault.act(self)
         controller.go()
@@ -122,7 +122,7 @@ class Scene:
         if self.fault.kills:
             self.controller.wait()
         else:
-            self.controller.wait(PATIENCE_S)
+            self.controller.wait(PATIENCE_S * self.machine.pace)
             self.ended_at = now()
         for other in self.others:
             other.wait(PATIENCE_S)
@@ -132,10 +132,10 @@ class Scene:
 
     def wait_restored(self, patience_s: float = 40.0) -> None:
         """Until production serves, nothing of ours is left and both stay so for a moment; the oracles judge, not this wait."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + patience_s * self.machine.pace
         while time.monotonic() < deadline:
             sample = self.watch.latest()
-            if sample is not None and healthy(sample) and not self.machine.out("systemctl", "list-units", "--all", "-q", "autotuner-*"):
+            if sample is not None and healthy(sample) and not units_left(self.machine):
                 return
             time.sleep(0.2)
 
@@ -144,7 +144,11 @@ class Scene:
     def wait_healthy(self, patience_s: float = 40.0) -> None:
         """Until production serves, if it ever does."""
         with contextlib.suppress(AssertionError):
-            until(lambda: (sample := self.watch.latest()) is not None and healthy(sample), "production", patience_s=patience_s)
+            until(
+                lambda: (sample := self.watch.latest()) is not None and healthy(sample),
+                "production",
+                patience_s=patience_s * self.machine.pace,
+            )
 
     def candidate(self) -> str:
         """The unit of the candidate that runs now; empty when none does."""

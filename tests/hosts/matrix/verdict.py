@@ -32,10 +32,10 @@ def _serves(scene: Scene, *, edited: bool) -> list[str]:
     samples = scene.watch.samples()
     found = oracle.o1(samples, scene.before, scene.machine, edited=edited)
     if scene.fault.silences and scene.phase not in {"p0", "p1"}:
-        limit = oracle.t_r(scene.fault.ttl_s, boots=scene.fault.boots) + EXTRA_S
+        limit = oracle.t_r(scene.fault.ttl_s, boots=scene.fault.boots, pace=scene.machine.pace) + EXTRA_S * scene.machine.pace
         return found + oracle.in_time(samples, fault_at=scene.fault_at, limit_s=limit)
     since = oracle.restored_at(samples)
-    if since is not None and scene.ended_at is not None and since > scene.ended_at + EXTRA_S:
+    if since is not None and scene.ended_at is not None and since > scene.ended_at + EXTRA_S * scene.machine.pace:
         found.append(f"O1: production served {since - scene.ended_at:.1f} s after the tuner had ended")
     return found
 
