@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = "systemd,systemd-sysv,dbus,openssh-server,python3,iproute2,procps,curl,sudo,iptables,nftables,ca-certificates"
 VERSION = "1"
 """Raise it when what the base holds changes; an older one is made anew."""
+DEBIAN = "debootstrap systemd-container openssh-client iproute2 iptables e2fsprogs util-linux"
 PROGRAMS = ("debootstrap", "chattr", "systemd-nspawn", "nsenter", "ssh-keygen", "ip", "iptables", "tc", "mount", "umount")
 
 
@@ -27,7 +28,7 @@ def missing() -> str | None:
         return "booting hosts needs root"
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:
-        return f"booting hosts needs {', '.join(absent)} (Debian: debootstrap systemd-container openssh-client iproute2 iptables e2fsprogs util-linux)"
+        return f"booting hosts needs {', '.join(absent)} (Debian: {DEBIAN})"
     return None
 
 
