@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from autotuner.discover.discovery import discover
-from autotuner.discover.preflight import examine, preflight
+from autotuner.discover.preflight import examine
 
-__all__ = ["discover", "examine", "preflight"]
+__all__ = ["discover", "examine"]

@@ -42,21 +42,23 @@ class Discovery:
     errors: dict[str, AutotunerError] = field(default_factory=dict)
     """Subject → why it could not be found."""
 
+    def complete(self) -> HostFacts:
+        """The facts.
+
+        Raises ``StopStudy`` naming everything that is not there, ``Refused`` when the host is not what its document expects.
+        """
+        errors = list(self.errors.values())
+        if len(errors) == 1:
+            raise errors[0]
+        if errors or self.facts is None:
+            hints = [error.hint for error in errors if error.hint]
+            raise StopStudy("; ".join(error.message for error in errors), hint="; ".join(dict.fromkeys(hints)))
+        return self.facts
+
 
 def discover(host: Host, engine: Engine, transport: Transport) -> HostFacts:
-    """Facts of ``host``; of a simulated one they come from its profile.
-
-    Raises ``StopStudy`` when something needed is not there, naming everything that is not, ``Refused`` when the host is not what its
-    document expects.
-    """
-    found = look(host, engine, transport)
-    errors = list(found.errors.values())
-    if len(errors) == 1:
-        raise errors[0]
-    if errors or found.facts is None:
-        hints = [error.hint for error in errors if error.hint]
-        raise StopStudy("; ".join(error.message for error in errors), hint="; ".join(dict.fromkeys(hints)))
-    return found.facts
+    """Facts of ``host``; of a simulated one they come from its profile. Raises as ``Discovery.complete`` does."""
+    return look(host, engine, transport).complete()
 
 
 def look(host: Host, engine: Engine, transport: Transport) -> Discovery:

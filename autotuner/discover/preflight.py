@@ -26,7 +26,7 @@ from autotuner.discover.units import production_checks
 from autotuner.engines.base import Engine
 from autotuner.errors import AutotunerError
 from autotuner.model.document import API_VERSION
-from autotuner.model.facts import DrafterFacts, HostFacts
+from autotuner.model.facts import DrafterFacts
 from autotuner.model.host import Host
 from autotuner.model.machine import Machine
 from autotuner.model.recommendation import Check
@@ -43,22 +43,6 @@ _BUILD_PROBE = (
 )
 
 Part = Callable[[], tuple[Check, ...]]
-
-
-def preflight(host: Host, facts: HostFacts, transport: Transport, *, space: SearchSpace | None = None) -> tuple[Check, ...]:
-    """One check a subject, failures with a hint. With a ``space`` its flags and what it asks of the drafter are checked, too."""
-    machine = facts.machine or survey.machine_of(survey.look_over(host, transport))
-    found = Discovery(
-        machine=machine,
-        gpus=facts.gpus,
-        driver=facts.driver,
-        link=facts.link,
-        model=facts.model,
-        drafter=facts.drafter,
-        build=facts.build,
-        facts=facts,
-    )
-    return _checks(host, found, transport, space)
 
 
 def examine(host: Host, engine: Engine, transport: Transport, *, space: SearchSpace | None = None) -> tuple[Discovery, tuple[Check, ...]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from autotuner import disk
 from autotuner.decide.recommend import Case, recommend, why_nothing
 from autotuner.deploy import HostSession
-from autotuner.discover import discover, preflight
+from autotuner.discover import examine
 from autotuner.documents import write
 from autotuner.engines.base import Engine
 from autotuner.engines.registry import engine_for
@@ -106,9 +106,10 @@ def reach(plan: NightPlan, listener: Listener) -> Iterator[Surroundings]:
         disk.probe(folder)  # a night must not end with nowhere to write what it found
     engine, transport = engine_for(plan.host), transport_for(plan.host)
     try:
-        facts = discover(plan.host, engine, transport)
-        checks = preflight(plan.host, facts, transport, space=plan.space)
-        _refuse_unfit(plan.host, checks)
+        found, checks = examine(plan.host, engine, transport, space=plan.space)
+        if sum(check.status == "fail" for check in checks) > len(found.errors):
+            raise _unfit(plan.host, checks)
+        facts = found.complete()
         for check in checks:
             if check.status == "warning":
                 listener(Notice(level="warning", message=check.detail))
@@ -285,12 +286,11 @@ def _refuse_unserved(plan: NightPlan, served: int) -> None:
         raise UsageError(f"--contexts {','.join(unserved)} with --output-tokens {plan.output_tokens} does not fit: {limit}", hint=hint)
 
 
-def _refuse_unfit(host: Host, checks: Sequence[Check]) -> None:
+def _unfit(host: Host, checks: Sequence[Check]) -> Refused:
     failed = [check for check in checks if check.status == "fail"]
-    if failed:
-        details = "; ".join(check.detail for check in failed)
-        hints = [check.hint for check in failed if check.hint]
-        raise Refused(
-            f"{host.name} cannot be tuned as it is: {details}",
-            hint=hints[0] if len(failed) == 1 and hints else f"`autotuner doctor {host.name}` shows each with its remedy",
-        )
+    details = "; ".join(check.detail for check in failed)
+    hints = [check.hint for check in failed if check.hint]
+    return Refused(
+        f"{host.name} cannot be tuned as it is: {details}",
+        hint=hints[0] if len(failed) == 1 and hints else f"`autotuner doctor {host.name}` shows each with its remedy",
+    )

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from autotuner.deploy.gpu_memory import GpuMemory
-from autotuner.discover import discover, preflight
+from autotuner.discover import discover, examine
 from autotuner.engines.sglang.engine import SglangEngine
 from autotuner.errors import Refused, StopStudy, UsageError
-from autotuner.model.facts import EngineBuild, HostFacts
+from autotuner.model.facts import EngineBuild
 from autotuner.model.host import Host
 from autotuner.transports.base import Transport
 from autotuner.transports.local import LocalTransport
@@ -114,8 +114,8 @@ def look(here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Preflight of a host, as {name: (status, detail)}; its state stays in the test's folder."""
     monkeypatch.setattr("autotuner.services.hostside.STATE", str(tmp_path / "state"))
 
-    def checks(host: Host, facts: HostFacts | None = None) -> dict[str, tuple[str, str]]:
-        found = preflight(host, facts or discover(host, Engine(), LocalTransport()), LocalTransport())
+    def checks(host: Host) -> dict[str, tuple[str, str]]:
+        _, found = examine(host, Engine(), LocalTransport())
         assert all(check.hint for check in found if check.status != "pass")
         return {check.name: (check.status, check.detail) for check in found}
 
