@@ -46,6 +46,10 @@ def _restored(scene: Scene) -> list[str]:
 
 def _untouched(scene: Scene) -> list[str]:
     """A tuner that was hindered before it had changed anything gave up, or went on when the hindrance was gone."""
+    if scene.fault.boots:  # a boot starts production anew, once, and nothing else does
+        before = [sample for sample in scene.watch.samples() if sample.t < scene.fault_at]
+        limit = oracle.t_r(scene.fault.ttl_s, boots=True, pace=scene.machine.pace)
+        return oracle.untouched(before, scene.before) + oracle.in_time(scene.watch.samples(), fault_at=scene.fault_at, limit_s=limit)
     touched = oracle.untouched(scene.watch.samples(), scene.before)
     if scene.controller.code == 0 and scene.healed_at and not _lasting(scene):
         during = [sample for sample in scene.watch.samples() if sample.t < scene.healed_at]
