@@ -37,7 +37,7 @@ class VirtualMachine(Machine):
 
     inner_link = "eth0"
     slice = "/sys/fs/cgroup/system.slice"
-    pace = 5.0
+    pace = 6.0
 
     def __init__(self, base: Base, name: str, number: int) -> None:
         super().__init__(base, name, number)
@@ -200,7 +200,7 @@ class VirtualMachine(Machine):
     def _qemu(self) -> list[str]:
         words = "console=ttyS0 quiet panic=-1 net.ifnames=0 systemd.getty_auto=0 systemd.show_status=0 mitigations=off random.trust_cpu=on"
         words += f" at.eth0={self.address}/24 at.eth1={self.own_address}/24 at.disk=commit={WRITE_BACK_S}"
-        argv = ["qemu-system-x86_64", "-name", self.name, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
+        argv = ["qemu-system-x86_64", "-name", self.name, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "qemu64", "-smp", "2"]
         argv += ["-m", str(MEMORY_MB), "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-rtc", "base=utc,clock=host"]
         argv += ["-kernel", str(self.image.kernel), "-initrd", str(self.image.initial), "-append", words]
         argv += ["-drive", f"file={self.disk},if=virtio,format=qcow2,cache=writeback", "-device", "virtio-rng-pci"]

@@ -1,4 +1,6 @@
-"""``observer.py PORT UNIT [OFFSET]``: what runs and what answers on a host, ten times a second, as lines of JSON on standard output.
+"""``observer.py PORT UNIT [OFFSET PACE]``: what runs and what answers on a host, as lines of JSON on standard output.
+
+Ten times a second, and ``PACE`` times less often on a host that is as many times slower.
 
 It shares nothing with what it watches: no code, no connection, no service manager's word. What a unit holds is read from its cgroup, who
 started it from the link that PID 1 keeps, what it serves over HTTP. Standard library only; it runs on the host with the host's Python.
@@ -21,6 +23,7 @@ ASK_S = 0.25
 
 
 OFFSET_S = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+PACE = float(sys.argv[4]) if len(sys.argv) > 4 else 1.0
 
 
 def now() -> float:
@@ -69,10 +72,10 @@ class Answers(threading.Thread):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     models = sorted(item["id"] for item in json.loads(self.ask("/v1/models")[1])["data"])
             self.latest = {"t": begin, "status": status, "models": models}
-            time.sleep(ASK_S)
+            time.sleep(ASK_S * PACE)
 
     def ask(self, path: str) -> tuple[int | None, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PACE)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -108,7 +111,7 @@ def main() -> None:
         }
         sys.stdout.write(json.dumps(sample) + "\n")
         sys.stdout.flush()
-        time.sleep(PERIOD_S)
+        time.sleep(PERIOD_S * PACE)
 
 
 main()

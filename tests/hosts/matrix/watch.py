@@ -49,7 +49,7 @@ class Watch:
         """Begin or go on to watch; returns at the first sample."""
         self.stop()
         before = len(self.samples())
-        argv = self.machine.command([*self._argv, f"{self.machine.clock_offset_s:.3f}"])
+        argv = self.machine.command([*self._argv, f"{self.machine.clock_offset_s:.3f}", f"{self.machine.pace:g}"])
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd="/")
         until(lambda: len(self.samples()) > before, f"the observer: see {self.log}")

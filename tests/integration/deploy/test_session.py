@@ -330,3 +330,15 @@ def test_production_that_somebody_starts_by_hand_is_left_to_them(stage) -> None:
     assert by_hand.poll() is None
     assert stage.listener() == by_hand.pid
     assert processes.arguments(by_hand.pid) == list(before.args)
+
+
+def test_production_that_a_restore_brought_back_is_not_called_somebodys_hand(stage) -> None:
+    stage.produce()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pytest.raises(StopStudy, match="the lease was lost"))
+        session = stack.enter_context(stage.session())
+        launch(session, stage)
+        session.stop()
+        (Path(session.folder) / "live").unlink()  # as the first thing of every restore, also of that after a boot
+        stage.produce()
+        session._await_silence()
