@@ -46,15 +46,15 @@ def _restored(scene: Scene) -> list[str]:
 
 def _untouched(scene: Scene) -> list[str]:
     """A tuner that was hindered before it had changed anything gave up, or went on when the hindrance was gone."""
-    if scene.fault.boots:  # a boot starts production anew, once, and nothing else does
-        before = [sample for sample in scene.watch.samples() if sample.t < scene.fault_at]
-        limit = oracle.t_r(scene.fault.ttl_s, boots=True, pace=scene.machine.pace)
-        return oracle.untouched(before, scene.before) + oracle.in_time(scene.watch.samples(), fault_at=scene.fault_at, limit_s=limit)
-    touched = oracle.untouched(scene.watch.samples(), scene.before)
+    samples = scene.watch.samples()
     if scene.controller.code == 0 and scene.healed_at and not _lasting(scene):
-        during = [sample for sample in scene.watch.samples() if sample.t < scene.healed_at]
-        return oracle.untouched(during, scene.before) + _complete(scene)
-    return touched
+        until = scene.fault_at if scene.fault.boots else scene.healed_at
+        return oracle.untouched([sample for sample in samples if sample.t < until], scene.before) + _complete(scene)
+    if scene.fault.boots:  # a boot starts production anew, once, and nothing else does
+        limit = oracle.t_r(scene.fault.ttl_s, boots=True, pace=scene.machine.pace)
+        found = oracle.untouched([sample for sample in samples if sample.t < scene.fault_at], scene.before)
+        return found + oracle.in_time(samples, fault_at=scene.fault_at, limit_s=limit)
+    return oracle.untouched(samples, scene.before)
 
 
 def _lasting(scene: Scene) -> bool:
