@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from tests.hosts.base import STATE, Base
 from tests.hosts.machine import NETWORK, Machine, until
+from tests.hosts.production import MODEL
 from tests.hosts.virtual_image import Image
 
 MEMORY_MB = 1024
@@ -130,7 +131,7 @@ class VirtualMachine(Machine):
     def production(self, unit: str = "prod.service", **more: Any) -> list[str]:
         """Production that starts in a moment: the simulated engine takes a long time to be loaded here."""
         more.pop("simulate", None)
-        return self.light_production(unit, **more)
+        return self.light_production(unit, flags=("--model-path", MODEL, "--context-length", "16384", "--tp-size", "8"), **more)
 
     # --- the network -----------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "no-timer": (("onhost/deadman.py", "OnActiveSec={ttl:.3f}", "OnActiveSec=1d"),),
     "no-reset-failed": (("onhost/unit_production.py", 'systemctl.systemctl("reset-failed", "--", name)', "pass"),),
     "default-accuracy": (("onhost/deadman.py", "AccuracySec=100ms\n", ""),),
+    "no-fsync": (
+        ("onhost/files.py", "        os.fsync(descriptor)", "        pass"),
+        ("onhost/files.py", "        os.fsync(file.fileno())", "        pass"),
+    ),
 }
-"""A run on a virtual machine whose power is cut adds one without ``os.fsync`` in ``onhost/files.py``: a host that shares this machine's
-page cache loses nothing without it."""
+"""``no-fsync`` is for virtual hosts: one that shares this machine's page cache loses nothing without it."""

@@ -12,9 +12,10 @@ from tests.hosts.base import Base
 from tests.hosts.machine import Machine
 from tests.hosts.matrix import results
 from tests.hosts.matrix.cells import name
+from tests.hosts.matrix.mutations import MUTATIONS
 from tests.hosts.matrix.scene import Scene, play
 from tests.hosts.matrix.verdict import judge
-from tests.hosts.matrix.virtual_faults import NO_FSYNC, VIRTUAL_CELLS, VIRTUAL_FAULTS, out_of_memory, power_cut_early
+from tests.hosts.matrix.virtual_faults import VIRTUAL_CELLS, VIRTUAL_FAULTS, out_of_memory, power_cut_early
 from tests.hosts.virtual import VirtualMachine
 from tests.hosts.virtual_image import missing
 
@@ -73,7 +74,7 @@ def test_the_host_comes_back_from_a_tuner_whose_clock_jumped(host: Machine, fold
 
 def test_without_fsync_a_power_cut_loses_production(kept: Kept, folder: Path) -> None:
     fault = VIRTUAL_FAULTS["power-cut-not-enabled"]
-    with play(kept.take(), folder, fault, "p2", mutations=NO_FSYNC) as scene:
+    with play(kept.take(), folder, fault, "p2", mutations=MUTATIONS["no-fsync"]) as scene:
         violations = judge(scene, "R")
         results.keep("control", "no-fsync-p2", scene, [] if violations else ["nothing was violated"], found=violations)
     assert any(violation.startswith("O1") for violation in violations), violations or "nothing was violated"

@@ -125,8 +125,8 @@ def _set_clock(scene: Scene, seconds: int) -> None:
 VIRTUAL_FAULTS: dict[str, Fault] = {
     "power-cut": Fault(act=_power_cut, prepare=_sync, strikes="after", boots=True, silences=True, ttl_s=TTL_S),
     "power-cut-not-enabled": Fault(act=_power_cut, prepare=_disable, strikes="after", boots=True, silences=True, ttl_s=TTL_S),
-    "out-of-memory-main": Fault(act=_starve_main, strikes="after", launch=1, ttl_s=TTL_S),
-    "out-of-memory-child": Fault(act=_starve_child, strikes="after", launch=1, ttl_s=TTL_S),
+    "out-of-memory-main": Fault(act=_starve_main, strikes="after", launch=1, trials=2, ttl_s=TTL_S),
+    "out-of-memory-child": Fault(act=_starve_child, strikes="after", launch=1, trials=2, ttl_s=TTL_S),
     "netem-line": Fault(act=_bad_line, heal=_mend_line, ttl_s=BAD_LINE_TTL_S),
     "host-clock-forward": _host_clock(DAY_S),
     "host-clock-back": _host_clock(-DAY_S),
@@ -137,11 +137,6 @@ VIRTUAL_CELLS: tuple[tuple[str, str, str], ...] = tuple(
     (fault, phase, code) for fault, row in VIRTUAL.items() for phase in PHASES for code, phases in row.items() if phase in phases.split()
 )
 """Fault, phase and code of every cell of this tier."""
-NO_FSYNC = (
-    ("onhost/files.py", "        os.fsync(descriptor)", "        pass"),
-    ("onhost/files.py", "        os.fsync(file.fileno())", "        pass"),
-)
-"""Nothing that the host's program writes is made durable."""
 
 
 def out_of_memory(scene: Scene) -> list[str]:
