@@ -95,6 +95,11 @@ def probe(folder: Path) -> None:
         file.flush()
 
 
+def full(error: BaseException) -> bool:
+    """Whether an error of ours came from a disk without room."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
 def foreseen(error: OSError) -> bool:
     """Whether the error is one that a person can mend."""
     return error.errno in _HINTS

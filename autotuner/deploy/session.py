@@ -34,6 +34,7 @@ from autotuner.model.host import Host
 from autotuner.model.outcome import Stage
 from autotuner.services.base import Handle, LaunchSpec, ServiceManager
 from autotuner.services.hostside import HostSide
+from autotuner.services.onhost.processes import SESSION_MARK
 from autotuner.transports.base import Transport
 
 TTL_S = 180.0
@@ -119,7 +120,8 @@ class HostSession:
         if self._route.path.source == "controller":
             return None
         if self._workers is None:
-            self._workers = host_fleet(self._transport, pythons=("python3", self._host.engine.python))
+            pythons = ("python3", self._host.engine.python)
+            self._workers = host_fleet(self._transport, pythons, env={SESSION_MARK: self.folder})
         return self._workers
 
     def control(self, *, timeout_s: float = 10.0) -> ControlClient:

@@ -62,8 +62,10 @@ def program() -> bytes:
     return b"%d\n%b" % (len(code), code)
 
 
-def host_fleet(transport: Transport, pythons: Sequence[str] = ("python3",)) -> Fleet:
+def host_fleet(transport: Transport, pythons: Sequence[str] = ("python3",), *, env: Mapping[str, str] | None = None) -> Fleet:
     """Workers on the host behind ``transport``, run by the first of ``pythons`` that is new enough there; the caller closes the fleet.
+
+    ``env`` is added to their environment, so that the host can tell whose they are.
 
     Raises ``StopStudy`` when none is, and ``TransportError``.
     """
@@ -72,7 +74,8 @@ def host_fleet(transport: Transport, pythons: Sequence[str] = ("python3",)) -> F
         done = transport.run([python, "-E", "-s", "-S", "-c", _WHAT], timeout_s=30, again=True)
         lines = done.stdout.split("\n")
         if done.ok and len(lines) >= 4 and (int(lines[2]), int(lines[3])) >= OLDEST_PYTHON:
-            return _fleet(transport, lines[0], cpus=int(lines[1]))
+            marks = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
+            return _fleet(transport, [*marks, lines[0]], cpus=int(lines[1]))
         said.append(f"{python}: {'.'.join(lines[2:4]) if done.ok else done.stderr.strip() or 'not found'}")
     oldest = ".".join(map(str, OLDEST_PYTHON))
     raise StopStudy(
@@ -81,7 +84,7 @@ def host_fleet(transport: Transport, pythons: Sequence[str] = ("python3",)) -> F
     )
 
 
-def _fleet(transport: Transport, python: str, *, cpus: int) -> Fleet:
+def _fleet(transport: Transport, python: Sequence[str], *, cpus: int) -> Fleet:
     clock = HostClock()
     return Fleet(lambda: RemoteWorker(transport, python, clock), lambda: cpus)
 
@@ -89,7 +92,7 @@ def _fleet(transport: Transport, python: str, *, cpus: int) -> Fleet:
 class RemoteWorker:
     """One worker process on the host and the stream to it. ``clock`` is shared by the workers of the host."""
 
-    def __init__(self, transport: Transport, python: str, clock: HostClock) -> None:
+    def __init__(self, transport: Transport, python: Sequence[str], clock: HostClock) -> None:
         self._address = transport.address
         self._clock = clock
         self._pid = 0
@@ -104,7 +107,7 @@ class RemoteWorker:
         self._taken: list[int] | None = None
         self._batch_bytes = FIRST_BATCH_BYTES
         with self._loss():
-            self._stream: Stream = transport.stream([python, "-E", "-s", "-S", "-c", _BOOTSTRAP, TITLE])
+            self._stream: Stream = transport.stream([*python, "-E", "-s", "-S", "-c", _BOOTSTRAP, TITLE])
         self._send(program())
 
     @property

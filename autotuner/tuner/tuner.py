@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from autotuner import disk
 from autotuner.decide.finalists import best_predicted, finalists, scored
 from autotuner.decide.objective import ratio
 from autotuner.errors import AutotunerError, NothingFeasible, StopStudy
@@ -28,6 +30,8 @@ from autotuner.tuner.stop import StopRequest
 
 RETRIES = 2
 """A trial that the wire or the moment broke is tried again this often."""
+DISK_PATIENCE_S = 20
+"""What fills a disk for a moment (a log, a download) is often gone again before a person could have looked."""
 _CANDIDATES = 2000
 """Legal configurations among which the regression looks for its best."""
 
@@ -194,7 +198,7 @@ class Tuner:
         for attempt in range(RETRIES + 1):
             number = self._study.next_number
             self._announce(number, phase, config)
-            self._study.start(number, config, phase)
+            self._begin(number, config, phase)
             self._warn()
             started, began = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), self._clock()
             try:
@@ -226,6 +230,19 @@ class Tuner:
             self._listener(
                 Notice(level="warning", message=f"trial {number}: {outcome.failure.cause}; attempt {attempt + 1} of {RETRIES + 1}")
             )
+
+    def _begin(self, number: int, config: Configuration, phase: Phase) -> None:
+        """Note that a launch begins. A disk that is full for a moment is waited for; then raises ``AutotunerError``."""
+        for left in reversed(range(DISK_PATIENCE_S)):
+            try:
+                self._study.start(number, config, phase)
+            except AutotunerError as error:
+                if not left or not disk.full(error):
+                    raise
+                self._stop.check()
+                time.sleep(1.0)
+            else:
+                return
 
     def _warn(self) -> None:
         for text in self._study.take_notices():

@@ -255,7 +255,7 @@ def two_lanes(engine: Running) -> Share:
 
 
 def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: Running) -> None:
-    worker = RemoteWorker(LocalTransport(), "python3", HostClock())
+    worker = RemoteWorker(LocalTransport(), ["python3"], HostClock())
     crew = Crew([worker])
     try:
         crew.await_ready([worker])
@@ -275,7 +275,7 @@ def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: R
 
 def test_lanes_end_by_themselves_when_the_tuner_falls_silent(engine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotuner.loadgen.remote.SILENCE_S", 1.0)
-    worker = RemoteWorker(LocalTransport(), "python3", HostClock())
+    worker = RemoteWorker(LocalTransport(), ["python3"], HostClock())
     crew = Crew([worker])
     try:
         crew.await_ready([worker])
@@ -299,7 +299,7 @@ def test_a_clock_that_moves_against_ours_is_said(engine: Running) -> None:
             return [replace(sample, offset_ns=sample.offset_ns + 50_000_000) for sample in super().since(at_ns)]
 
     clock = Moving()
-    moving = Fleet(lambda: RemoteWorker(LocalTransport(), "python3", clock), lambda: 1)
+    moving = Fleet(lambda: RemoteWorker(LocalTransport(), ["python3"], clock), lambda: 1)
     with contextlib.closing(moving):
         warnings = measure(engine.url, moving).result.warnings
     assert any("moved by +50 ms" in warning for warning in warnings)

@@ -137,6 +137,9 @@ def _arm(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
     if there is None:
         if not lease.holds(snapshot["leases"], token):
             return supervise.FENCED
+        changed = unit_production.changed(snapshot) if restore.by_units(snapshot) else []
+        if changed:
+            return {"error": f"{', '.join(changed)} changed while the host was looked at", "kind": "changed"}
         session.create(folder, snapshot)
     reply: dict[str, Any] = _dead_man(snapshot).ensure(folder, snapshot)
     if "error" in reply:

@@ -101,7 +101,11 @@ def _keep(folder: Path, snapshot: dict[str, Any]) -> None:
 
 
 def _strays(folder: Path) -> set[tuple[int, int]]:
-    """Processes that carry the session's mark, whatever became of their parents."""
+    """Processes that carry the session's mark, whatever became of their parents, and the shells that were told to give it to them."""
     running = processes.table()
-    found = {pid for pid in running if processes.marked(pid, processes.SESSION_MARK, str(folder))} - processes.protected(running)
+    word = f"{processes.SESSION_MARK}={folder}"
+    found = {pid for pid in running if processes.marked(pid, processes.SESSION_MARK, str(folder))}
+    # A command over SSH has a shell for its parent, which has the mark among its words only (after a "=", see transports/ssh/quoting).
+    found |= {pid for pid in running if f"={word}" in processes.arguments(pid)}
+    found -= processes.protected(running)
     return {(pid, running[pid].started) for pid in found}

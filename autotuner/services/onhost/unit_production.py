@@ -67,6 +67,17 @@ def differences(snapshot: dict[str, Any]) -> tuple[list[str], list[str]]:
     return problems, notes
 
 
+def changed(snapshot: dict[str, Any]) -> list[str]:
+    """Units that are no longer what the snapshot says: edited, stopped, started or restarted by somebody since it was taken."""
+    found: list[str] = []
+    for unit in snapshot["units"]:
+        now = systemctl.show(unit["name"], "ActiveState", "InvocationID", "NeedDaemonReload")
+        same = all(now.get(key, "") == unit.get(key, "") for key in now)
+        if not same or units.text_digest(unit["name"]) != unit["sha256"]:
+            found.append(unit["name"])
+    return found
+
+
 def started_by_hand(folder: Path, snapshot: dict[str, Any]) -> str | None:
     """Which unit runs although this session has stopped it."""
     if not (folder / "stopped").exists():
