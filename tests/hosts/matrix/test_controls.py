@@ -57,11 +57,18 @@ def test_without_its_safety_the_cell_fails(host: Machine, folder: Path, mutation
 
 
 def test_with_the_default_accuracy_of_timers_the_host_comes_back_too_late(host: Machine, folder: Path) -> None:
-    fails(host, folder, "default-accuracy", Fault(act=kill_when_a_coarse_timer_is_late, kills=True, silences=True), "p4")
+    """Whatever else wakes PID 1 meanwhile has it look at coarse timers, too: one late timer in three tries is enough."""
+    fault = Fault(act=kill_when_a_coarse_timer_is_late, kills=True, silences=True)
+    fails(host, folder, "default-accuracy", fault, "p4", tries=3)
 
 
-def fails(host: Machine, folder: Path, mutation: str, fault: Fault, phase: str) -> None:
-    with play(host, folder, fault, phase, mutations=MUTATIONS[mutation]) as scene:
-        violations = judge(scene, "R")
-        results.keep("control", f"{mutation}-{phase}", scene, [] if violations else ["nothing was violated"], found=violations)
+def fails(host: Machine, folder: Path, mutation: str, fault: Fault, phase: str, *, tries: int = 1) -> None:
+    violations: list[str] = []
+    for attempt in range(1, tries + 1):
+        with play(host, folder / f"try-{attempt}", fault, phase, mutations=MUTATIONS[mutation]) as scene:
+            violations = judge(scene, "R")
+            if violations or attempt == tries:
+                results.keep("control", f"{mutation}-{phase}", scene, [] if violations else ["nothing was violated"], found=violations)
+        if violations:
+            break
     assert any(violation.startswith("O1") for violation in violations), f"{mutation}: {violations or 'nothing was violated'}"
