@@ -131,6 +131,7 @@ class VirtualMachine(Machine):
     def production(self, unit: str = "prod.service", **more: Any) -> list[str]:
         """Production that starts in a moment: the simulated engine takes a long time to be loaded here."""
         more.pop("simulate", None)
+        self.run(["systemctl", "stop", unit], check=False)  # on a host that was kept: what runs must be younger than its unit's file
         return self.light_production(unit, flags=("--model-path", MODEL, "--context-length", "16384", "--tp-size", "8"), **more)
 
     # --- the network -----------------------------------------------------------------------------------------------------------

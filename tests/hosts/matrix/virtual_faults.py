@@ -94,7 +94,10 @@ def _mend_line(scene: Scene) -> None:
 
 def _host_clock(seconds: int) -> Fault:
     return Fault(
-        act=lambda scene: _virtual(scene).jump(seconds), heal=lambda scene: _wait_and(scene, lambda: _virtual(scene).jump(0)), ttl_s=TTL_S
+        act=lambda scene: _virtual(scene).jump(seconds),
+        heal=lambda scene: _wait_and(scene, lambda: _virtual(scene).jump(0)),
+        ttl_s=TTL_S,
+        trials=1,
     )
 
 
