@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.hosts.base import REPOSITORY, Base, locked
 
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "busybox", "cpio", "mkfs.ext4", "dpkg-deb", "apt-get", "ssh", "ssh-keygen", "ip")
-PACKAGES = "qemu-system-x86 qemu-utils busybox-static cpio e2fsprogs openssh-client iproute2 libfaketime"
+PACKAGES = "qemu-system-x86 qemu-utils busybox-static cpio e2fsprogs openssh-client iproute2"
 KERNEL = "linux-image-cloud-amd64"
 DISK = "6G"
 OLD_S = 7200.0
