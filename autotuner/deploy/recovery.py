@@ -23,7 +23,7 @@ def patience_s(host: Host) -> float:
 
 
 def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | None = None) -> None:
-    """Restore whatever session is left in ``folder``, and have it verified on the host; nothing happens when none is.
+    """Restore whatever session is left in ``folder``, and have it verified over a new connection; nothing happens when none is.
 
     With a ``token`` only that session is meant. Raises ``NotRestored`` with the command for a person, ``TransportError`` when the host
     cannot be asked.
@@ -35,7 +35,11 @@ def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | Non
     await_outcome(host, host_side, folder, found)
     if token is not None:
         return
-    problems = host_side.call("verify", {"session": folder}, timeout_s=60).get("problems", [])
+    transport = host_side.transport.fresh()  # a restore is judged over another connection than the one that asked for it
+    try:
+        problems = host_side.over(transport).call("verify", {"session": folder}, timeout_s=60).get("problems", [])
+    finally:
+        transport.close()
     if problems:
         raise not_restored(host, host_side, folder, "; ".join(problems))
     reply = host_side.call("disarm", {"session": folder, "token": found}, timeout_s=60)
