@@ -10,6 +10,7 @@ from autotuner.discover import clock, survey
 from autotuner.discover.discovery import Discovery, look
 from autotuner.discover.flags import check_flags
 from autotuner.discover.gpu_checks import clock_checks, gpu_checks, process_checks
+from autotuner.discover.launching import launch_checks
 from autotuner.discover.machine_checks import (
     clock_check,
     disk_checks,
@@ -52,10 +53,10 @@ def examine(host: Host, engine: Engine, transport: Transport, *, space: SearchSp
     """
     found = look(host, engine, transport)
     missing = tuple(Check(name=subject, status="fail", detail=error.message, hint=error.hint) for subject, error in found.errors.items())
-    return found, (*_checks(host, found, transport, space), *missing)
+    return found, (*_checks(host, engine, found, transport, space), *missing)
 
 
-def _checks(host: Host, found: Discovery, transport: Transport, space: SearchSpace | None) -> tuple[Check, ...]:
+def _checks(host: Host, engine: Engine, found: Discovery, transport: Transport, space: SearchSpace | None) -> tuple[Check, ...]:
     machine = found.machine
     parts: list[Part] = [
         lambda: _clock(transport),
@@ -73,7 +74,7 @@ def _checks(host: Host, found: Discovery, transport: Transport, space: SearchSpa
             lambda: hardware_checks(host, machine, len(gpus)),
             lambda: _headers(host, transport) if "engine" not in found.errors else (),
         ]
-    return (*_occupancy(host, found, transport), *(check for part in parts for check in _guarded(part)))
+    return (*_occupancy(host, engine, found, transport), *(check for part in parts for check in _guarded(part)))
 
 
 def _guarded(part: Part) -> tuple[Check, ...]:
@@ -83,8 +84,11 @@ def _guarded(part: Part) -> tuple[Check, ...]:
         return (Check(name="host", status="fail", detail=error.message, hint=error.hint),)
 
 
-def _occupancy(host: Host, found: Discovery, transport: Transport) -> tuple[Check, ...]:
-    """Who uses the host: a tuner, production, others. Needs the host's programs; what can be told without them is told when they fail."""
+def _occupancy(host: Host, engine: Engine, found: Discovery, transport: Transport) -> tuple[Check, ...]:
+    """Who uses the host: a tuner, production, others; and whether a server could be started.
+
+    Needs the host's programs; what can be told without them is told when they fail.
+    """
     try:
         host_side = manager_for(host, transport).host_side
         state = _state_folder(host_side.state, found.machine, transport)
@@ -97,7 +101,10 @@ def _occupancy(host: Host, found: Discovery, transport: Transport) -> tuple[Chec
         return (*failed, *unit_checks(found.machine, survey.named_units(host)), *_port_as_told(host, found.machine))
     if tenant is not None:  # what it does there would look like foreign processes, and like production
         return (state, _lease(host, tenant))
-    parts: list[Part] = [lambda: _served(host, listener, host_side, found.machine)]
+    parts: list[Part] = [
+        lambda: _served(host, listener, host_side, found.machine),
+        lambda: launch_checks(host, engine, host_side, probed="engine" not in found.errors),
+    ]
     if host.simulate is None and found.gpus is not None:
         ours = frozenset(listener.owner.tree) if listener.owner and looks_like_engine(listener.owner.argv, host) else frozenset()
         units = frozenset(survey.named_units(host))

@@ -33,7 +33,8 @@ def tenant(content: Mapping[str, Any]) -> Tenant:
     return Tenant(who=str(content.get("holder", "?")), purpose=str(content.get("purpose", "?")), since=str(content.get("since", "?")))
 
 
-def tenant_of(host: Host, host_side: HostSide) -> Tenant | None:
-    """Who tunes this host now, if anybody; the lease of a dead tuner does not count."""
+def tenant_of(host: Host, host_side: HostSide, *, besides: str | None = None) -> Tenant | None:
+    """Who tunes this host now, if anybody; the lease of a dead tuner does not count, nor the one with the token ``besides``."""
     reply = host_side.call("leases", {"folder": host_side.leases, "names": list(lease_names(host))})
-    return next((tenant(lease["content"]) for lease in reply.get("held", []) if lease["alive"]), None)
+    held = [lease["content"] for lease in reply.get("held", []) if lease["alive"]]
+    return next((tenant(content) for content in held if content.get("token") != besides or besides is None), None)

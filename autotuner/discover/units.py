@@ -77,6 +77,8 @@ def units_request(host: Host, endpoints: Endpoints) -> dict[str, Any]:
         "address": host.endpoint.address,
         "ready_path": endpoints.ready,
         "models_path": endpoints.models,
+        "host": host.name,
+        "ssh": host.transport.type == "ssh",
     }
 
 

@@ -49,6 +49,10 @@ class Engine(Protocol):
     measuring_flags: tuple[str, ...]
     """Flags that every launch gets because measuring needs them."""
 
+    def command(self, host: Host) -> tuple[str, ...]:
+        """What starts the server, before its flags: a program and its first arguments."""
+        ...
+
     def probe(self, transport: Transport, host: Host) -> EngineBuild:
         """What is installed: version, digest of its files, accepted flags. Raises ``StopStudy`` when nothing usable is installed."""
         ...

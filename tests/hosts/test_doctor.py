@@ -131,6 +131,33 @@ def test_all_troubles_of_a_host_are_told_in_one_look(machine: Machine, look: Loo
     assert "does not answer" in silent[1], "whether it was brought back could not be told"
 
 
+def test_what_a_candidate_could_not_be_started_with_is_told_as_its_user_would_find_it(machine: Machine, look: Look):
+    machine.add_user("server")
+    machine.light_production(directives={"User": "server"})
+    machine.write("/srv/token", "s3cret", mode=0o600)
+    machine.write("/srv/private/file", "")
+    machine.run(["chmod", "700", "/srv/private"])
+    engine = {"name": "sglang", "python": "/usr/bin/python9", "cwd": "/srv/private"}
+
+    found = look(engine=engine, secrets={"A_TOKEN": "file:/srv/token", "B_TOKEN": "env:NOBODY_SET_IT"})
+
+    failed = {check.detail: check.hint for check in found.checks if check.name == "launch"}
+    assert failed.keys() == {
+        "/srv/private: Permission denied",
+        "/usr/bin/python9: No such file or directory",
+        "secret A_TOKEN: /srv/token: Permission denied",
+        "secret B_TOKEN: the variable NOBODY_SET_IT is not set on the host",
+    }
+    assert "readable by server" in str(failed["secret A_TOKEN: /srv/token: Permission denied"])
+    assert "a command that comes over SSH" in str(failed["secret B_TOKEN: the variable NOBODY_SET_IT is not set on the host"])
+
+    machine.run(["chown", "server", "/srv/token", "/srv/private"])
+    assert told(look(engine={**engine, "python": "python3"}, secrets={"A_TOKEN": "file:/srv/token"}))["launch"] == (
+        "pass",
+        "program, folder and the secret are there for a server",
+    )
+
+
 def test_a_disk_without_a_single_byte_hides_no_other_trouble(machine: Machine, look: Look):
     machine.run(["systemctl", "mask", "prod.service"])
     machine.small_disk("/var/lib/autotuner", 1)

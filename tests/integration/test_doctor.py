@@ -12,6 +12,7 @@ import pytest
 
 from autotuner.cli.main import run
 
+SPACE = str(Path(__file__).parents[2] / "search_spaces" / "sglang-kimi-k26.yaml")
 HOST = """\
 apiVersion: autotuner/v1
 kind: Host
@@ -77,3 +78,49 @@ def test_a_host_that_this_version_cannot_reach_is_a_failed_check(host: Path, cap
 
     assert run(["doctor", str(host)]) == 1
     assert "FAIL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "says", "hint"),
+    [
+        ("engine: {name: sglang, cwd: /nope}", "/nope: No such file or directory", "correct `engine.cwd` of the host document"),
+        (
+            'secrets: {HF_TOKEN: "file:/nope/token"}',
+            "secret HF_TOKEN: /nope/token: No such file or directory",
+            "put it there on the host, readable by this user, or correct `HF_TOKEN` under `secrets:`",
+        ),
+        (
+            'secrets: {HF_TOKEN: "env:NO_SUCH_VARIABLE"}',
+            "secret HF_TOKEN: the variable NO_SUCH_VARIABLE is not set on the host",
+            "export NO_SUCH_VARIABLE=… before starting autotuner",
+        ),
+    ],
+)
+def test_what_no_server_could_be_started_with_is_told_before_anything_is_stopped(
+    host: Path, capsys: pytest.CaptureFixture[str], key: str, says: str, hint: str
+) -> None:
+    text = host.read_text().replace("engine: {name: sglang}", key) if key.startswith("engine") else f"{host.read_text()}{key}\n"
+    host.write_text(text)
+
+    assert run(["doctor", str(host), "--json"]) == 1
+
+    (failed,) = (check for check in json.loads(capsys.readouterr().out)["checks"] if check["status"] == "fail")
+    assert (failed["name"], failed["detail"]) == ("launch", says)
+    assert failed["hint"].startswith(hint)
+    assert run(["tune", str(host), "--space", SPACE, "--trials", "1"]) == 4
+    assert f"error: sim cannot be tuned as it is: {says}\nhint: {hint}" in capsys.readouterr().err
+
+
+def test_program_folder_and_secrets_that_are_there_are_told_without_the_secret(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SET_HERE", "s3cret")
+    (tmp_path / "token").write_text("s3cret")
+    host.write_text(f'{host.read_text()}secrets: {{A_TOKEN: "env:SET_HERE", B_TOKEN: "file:{tmp_path}/token"}}\n')
+
+    assert run(["doctor", str(host), "--json"]) == 0
+
+    said = capsys.readouterr()
+    assert "s3cret" not in said.out + said.err
+    (launch,) = (check for check in json.loads(said.out)["checks"] if check["name"] == "launch")
+    assert launch["detail"] == "program, folder and 2 secrets are there for a server"

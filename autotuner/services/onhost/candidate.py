@@ -12,6 +12,7 @@ import os
 import pwd
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,11 +175,11 @@ def _start(request: dict[str, Any], snapshot: dict[str, Any]) -> dict[str, Any]:
 
 def _run(unit: str, request: dict[str, Any], snapshot: dict[str, Any]) -> dict[str, Any]:
     try:
-        identity = _identity(snapshot, request.get("caller"))
+        identity = identity_of(snapshot["units"], request.get("caller"))
     except KeyError as error:
         return {"error": f"the host does not know production's user or group: {error.args[0]}", "kind": "manager"}
     with acting_as(identity["uid"], identity["gid"], identity["groups"]):
-        trouble = _cannot_run(request)
+        trouble = cannot_run(request)
         secrets, missing = supervise.resolved(request.get("secrets", {}))
     if missing:
         return {"error": "; ".join(missing), "kind": "secret"}
@@ -254,9 +255,9 @@ def _directives(snapshot: dict[str, Any], identity: dict[str, Any]) -> list[str]
     ]
 
 
-def _identity(snapshot: dict[str, Any], caller: str | None) -> dict[str, Any]:
-    """Who runs the candidate: the caller when that is not root, else production's user."""
-    production: dict[str, Any] = next((unit for unit in snapshot["units"] if unit["role"] == "production"), {})
+def identity_of(found: list[dict[str, Any]], caller: str | None) -> dict[str, Any]:
+    """Who runs the candidate: the caller when that is not root, else production's user. Raises ``KeyError`` for one who is not there."""
+    production: dict[str, Any] = next((unit for unit in found if unit["role"] == "production"), {})
     named = caller or production.get("User") or "root"
     account = pwd.getpwuid(int(named)) if named.isdigit() else pwd.getpwnam(named)
     gid, more = account.pw_gid, []
@@ -267,21 +268,31 @@ def _identity(snapshot: dict[str, Any], caller: str | None) -> dict[str, Any]:
     return {"user": account.pw_name, "uid": account.pw_uid, "gid": gid, "groups": groups, "more_groups": more}
 
 
-def _cannot_run(request: dict[str, Any]) -> str | None:
-    cwd = Path(request["cwd"])
+def cannot_run(request: dict[str, Any]) -> str | None:
+    """Why whoever looks now could not run ``{argv, env, cwd}``."""
+    return cannot_enter(request["cwd"]) or cannot_execute(request)
+
+
+def cannot_enter(folder: str) -> str | None:
+    """Why whoever looks now could not work in the folder."""
     try:
-        os.listdir(cwd)  # noqa: PTH208 - only whether it can be entered
-    except PermissionError:
-        pass
+        os.stat(os.path.join(folder, "."))  # noqa: PTH116, PTH118 - a path would lose the dot, and with it the question
     except OSError as error:
-        return f"{cwd}: {error.strerror}"
-    program = request["argv"][0]
+        return f"{folder}: {error.strerror}"
+    return None
+
+
+def cannot_execute(request: dict[str, Any]) -> str | None:
+    """Why whoever looks now could not execute the program of ``{argv, env, cwd}``."""
+    cwd, program = Path(request["cwd"]), request["argv"][0]
     path = request["env"].get("PATH", systemctl.ENV["PATH"])
     if "/" in program:
         place = cwd / program
-        if not place.exists():
-            return f"{program}: No such file or directory"
-        return None if os.access(place, os.X_OK, effective_ids=True) and not place.is_dir() else f"{program}: Permission denied"
+        try:
+            folder = stat.S_ISDIR(place.stat().st_mode)
+        except OSError as error:
+            return f"{program}: {error.strerror}"
+        return None if os.access(place, os.X_OK, effective_ids=True) and not folder else f"{program}: Permission denied"
     return None if shutil.which(program, path=path) else f"{program}: No such file or directory"
 
 

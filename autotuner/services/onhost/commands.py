@@ -8,7 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import asking, by_hand, candidate, files, guard, inspection, launcher, lease, permit, restore, supervise, units, version
+from . import (
+    asking,
+    by_hand,
+    candidate,
+    files,
+    guard,
+    inspection,
+    launchable,
+    launcher,
+    lease,
+    permit,
+    restore,
+    revertable,
+    supervise,
+    units,
+    version,
+)
 
 
 def _by_units(request: dict[str, Any]) -> bool:
@@ -48,7 +64,7 @@ def look_at_units(request: dict[str, Any]) -> dict[str, Any]:
     reply = units.describe(request)
     user = permit.caller()
     others = sorted({unit["name"] for unit in reply["units"]} - permit.allowed(user)) if user else []
-    hint = "have an administrator run what `autotuner service HOST grant` prints"
+    hint = f"have an administrator run what `{revertable.grant(request)}` prints"
     reply["problems"] += [{"message": f"{user} may not touch {name}: it is not in {permit.ALLOW}", "hint": hint} for name in others]
     return reply
 
@@ -65,6 +81,7 @@ COMMANDS = {
     "leases": lease.holders,
     "break-lease": break_lease,
     "units": look_at_units,
+    "launchable": launchable.check,
     "session": guard.state,
     "arm": guard.arm,
     "renew": guard.renew,

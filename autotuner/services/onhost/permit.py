@@ -77,7 +77,7 @@ def without_secrets(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(command: str, request: dict[str, Any]) -> set[str]:
-    if command == "units":  # which only looks, and names them among its problems
+    if command in {"units", "launchable"}:  # which only look; the former names them among its problems
         return set()
     named = [*request.get("units", []), *request.get("conflicts", [])]
     if request.get("unit") is not None:

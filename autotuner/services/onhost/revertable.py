@@ -26,12 +26,17 @@ _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish"}
 _UNSTEADY = {"activating", "deactivating", "reloading", "maintenance", "refreshing"}
 
 
-def of_machine() -> list[Problem]:
-    """What is missing on the machine itself."""
+def grant(request: dict[str, Any]) -> str:
+    """The command that prints what an administrator runs; ``{host}`` is what the host is called in its document."""
+    return f"autotuner service {request.get('host', 'HOST')} grant"
+
+
+def of_machine(request: dict[str, Any]) -> list[Problem]:
+    """What is missing on the machine itself; ``{host}`` is what it is called in its document."""
     if not Path("/run/systemd/system").is_dir():
         return [Problem("systemd does not run this machine", "write `service: {manager: process}`")]
     if os.geteuid() != 0:
-        return [Problem("units can only be stopped and started by root", "see `autotuner service HOST grant`")]
+        return [Problem("units can only be stopped and started by root", f"see `{grant(request)}`")]
     problems: list[Problem] = []
     if not _writable(UNIT_FOLDER):
         problems.append(
@@ -52,10 +57,8 @@ def of_machine() -> list[Problem]:
 def of_unit(unit: dict[str, Any], triggers: list[str], changed: list[str]) -> tuple[list[Problem], list[str]]:
     """Problems and remarks of one unit. ``triggers`` start it by themselves; ``changed`` are its files that are newer than its start."""
     name, load, active = unit["name"], unit.get("LoadState", ""), unit.get("ActiveState", "")
-    if load == "not-found":
-        return [Problem(f"{name} does not exist on the host", "correct the unit's name: systemctl list-units --all")], []
     if load not in {"loaded", "masked"}:
-        return [Problem(f"{name} cannot be read by systemd ({load or 'it does not answer'})", f"systemctl status {name}")], []
+        return [_unreadable(name, load)], []
     problems: list[Problem] = []
     if active in _UNSTEADY:
         problems.append(Problem(f"{name} is {active} right now", "wait until it has settled, or mend it"))
@@ -99,6 +102,14 @@ def same_command(argv: list[str], text: str) -> tuple[bool, str] | None:
     return renamed, "what runs has renamed itself" if renamed else f"what runs is not what the unit says: {running[:120]}"
 
 
+def way_in(name: str) -> Problem:
+    """The tuner's own connection, or the tuner itself, hangs on the unit."""
+    return Problem(
+        f"{name} is the way by which the tuner reaches this host: with it stopped, nobody could bring anything back",
+        "take it out of `service:` of the host document",
+    )
+
+
 def unmanaged(port: int, words: str, pid: int, kind: str, name: str) -> Problem:
     """What listens on the port is no system unit."""
     if kind == "container":
@@ -118,6 +129,14 @@ def foreign(port: int, words: str, pid: int) -> Problem:
     return Problem(
         f"port {port} is held by {words} (pid {pid}), which is not of production's unit", "stop it yourself, or correct the unit's name"
     )
+
+
+def _unreadable(name: str, load: str) -> Problem:
+    if "@." in name:
+        return Problem(f"{name} is a template without an instance", f"name the instance that serves: {name.replace('@.', '@INSTANCE.')}")
+    if load == "not-found":
+        return Problem(f"{name} does not exist on the host", "correct the unit's name: systemctl list-units --all")
+    return Problem(f"{name} cannot be read by systemd ({load or 'it does not answer'})", f"systemctl status {name}")
 
 
 def _cannot_start_again(unit: dict[str, Any]) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import grp
 import hashlib
+import os
 import re
 import time
 from pathlib import Path
@@ -43,17 +44,18 @@ PROPERTIES = (
     "TimeoutStopUSec",
 )
 _PROBE_TIMEOUT_S = 25.0
+_SSHD = re.compile(r"sshd?(@[^.]*)?\.(service|socket)")
 _SERVICE = re.compile(r"/([^/]+\.service)(?=/|$)")
 _CONTAINER = re.compile(r"/(docker-[0-9a-f]{12,}\.scope|libpod-[^/]*|docker/[0-9a-f]{12,}|crio-[^/]*|kubepods[^/]*|lxc[./][^/]*)(?=/|$)")
 
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
-    """Production and ``conflicts`` of ``{unit, conflicts, port, address, ready_path, models_path}`` as they are; changes nothing.
+    """Production and ``conflicts`` of ``{unit, conflicts, port, address, ready_path, models_path, host, ssh}``; changes nothing.
 
     ``{production, units, problems, notes}``. ``unit`` is a name, ``auto`` for whatever unit listens on the port, or ``None`` for none.
-    Every problem says why the host could not be brought back to what it is now.
+    ``ssh``: whoever asks came over SSH. Every problem says why the host could not be brought back to what it is now.
     """
-    problems = list(revertable.of_machine())
+    problems = list(revertable.of_machine(request))
     holders = sockets.owners(int(request["port"]))
     name = request["unit"]
     if name == "auto":
@@ -68,6 +70,7 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
     found += [read(complete(conflict), "conflict") for conflict in request["conflicts"]]
     found += _dependents(found)
     listed = {unit["name"] for unit in found}
+    problems += [revertable.way_in(unit["name"]) for unit in found if _is_way_in(unit, over_ssh=bool(request.get("ssh")))]
     for unit in found:
         trouble, remarks = revertable.of_unit(unit, _triggers(unit, listed), _changed(unit))
         problems += trouble
@@ -204,6 +207,15 @@ def _dependents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 added.append(dependent)
                 waiting.append(dependent)
     return added
+
+
+def _is_way_in(unit: dict[str, Any], *, over_ssh: bool) -> bool:
+    """Whether stopping the unit would cut off whoever asks, or keep them from coming back."""
+    if over_ssh and _SSHD.fullmatch(unit["name"]):
+        return True
+    above = {process.pid for process in processes.ancestors(os.getpid(), processes.table())} - {1}
+    group = str(unit.get("ControlGroup", ""))
+    return unit["MainPID"] in above or (bool(group.strip("/")) and in_group(os.getpid(), group))
 
 
 def _triggers(unit: dict[str, Any], listed: set[str]) -> list[str]:

@@ -71,6 +71,27 @@ def test_a_unit_that_is_not_there_or_is_starting(host: Machine):
     assert "is activating right now" in Night(host).problems()
 
 
+def test_a_template_is_said_to_be_one(host: Machine):
+    assert "prod@.service is a template without an instance" in Night(host, unit="prod@").problems()
+
+
+@pytest.mark.parametrize("name", ["ssh.service", "sshd.service", "ssh.socket", "ssh@0-10.0.0.1:22.service"])
+def test_the_way_by_which_the_tuner_comes_is_not_in_conflict(host: Machine, name: str):
+    request = {"unit": None, "conflicts": [name], "port": 30001, "address": "127.0.0.1", "ready_path": "/", "models_path": None}
+    night = Night(host)
+    for ssh in (True, False):
+        said = "\n".join(problem["message"] for problem in night.call("units", **request, ssh=ssh)["problems"])
+        assert ("is the way by which the tuner reaches this host" in said) is ssh  # under its own name, or the one it is an alias of
+
+
+def test_a_unit_that_the_tuner_itself_belongs_to_is_not_in_conflict(host: Machine):
+    program = host.out("sh", "-c", "ls /var/lib/autotuner/onhost-*.pyz") if Night(host).look() else ""
+    asked = '{"unit": null, "conflicts": ["other.service"], "port": 30001, "address": "127.0.0.1", "ready_path": "/", "models_path": null}'
+    script = f"echo '{asked}' | python3 {program} units; exit 0"
+    said = host.out("systemd-run", "-q", "--unit=other", "--wait", "--pipe", "sh", "-c", script)
+    assert "other.service is the way by which the tuner reaches this host" in said
+
+
 def test_a_stranger_on_the_port(host: Machine):
     host.run(["systemctl", "stop", PROD])
     host.run(["systemd-run", "-q", "--scope", "sh", "-c", f"{LIGHT} -m http.server 30000 >/dev/null 2>&1 &"])
