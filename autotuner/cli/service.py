@@ -75,8 +75,9 @@ def show(target: Target, *, as_json: bool) -> int:
 
     host = target.load()
     with people.reached(host) as host_side:
-        found = people.look(host, host_side)
-    click.echo(json.dumps(as_json_object(host, found), indent=2, ensure_ascii=False) if as_json else as_text(host, found))
+        found, folder = people.look(host, host_side), people.session_folder(host, host_side)
+    told = as_json_object(host, found, folder=folder) if as_json else None
+    click.echo(json.dumps(told, indent=2, ensure_ascii=False) if told is not None else as_text(host, found, folder=folder))
     return 0
 
 
@@ -148,8 +149,8 @@ def grant(target: Target) -> int:
     return 0
 
 
-def as_json_object(host: Host, found: Situation) -> dict[str, object]:
-    """The situation as plain values."""
+def as_json_object(host: Host, found: Situation, *, folder: str | None = None) -> dict[str, object]:
+    """The situation as plain values; ``folder`` is where a session of this host keeps its files."""
     listener, state = found.listener, found.session
     owner = listener.owner
     return {
@@ -168,7 +169,7 @@ def as_json_object(host: Host, found: Situation) -> dict[str, object]:
             "command": list(owner.argv) if owner else None,
             "left_by_tuner": bool(owner and owner.left_by_tuner),
         },
-        "left_to_restore": found.left_behind,
+        "left_to_restore": found.left_behind and not _unchanged(found, folder),
         "by_hand": state.by_hand,
         "last_restore": None
         if state.outcome is None
@@ -190,8 +191,8 @@ def holder_json(holder: Holder) -> dict[str, object]:
     }
 
 
-def as_text(host: Host, found: Situation) -> str:
-    """The situation for a person, one line for each thing to know."""
+def as_text(host: Host, found: Situation, *, folder: str | None = None) -> str:
+    """The situation for a person, one line for each thing to know; ``folder`` as for ``as_json_object``."""
     listener, outcome = found.listener, found.session.outcome
     rows = [
         ("production", _production_text(host, found)),
@@ -206,9 +207,18 @@ def as_text(host: Host, found: Situation) -> str:
         *[("problem", problem) for problem in found.problems],
     ]
     lines = [f"{host.name} ({found.manager}, {found.address})", *(f"  {name:<{_COLUMN}}{text}" for name, text in rows)]
-    if found.left_behind:
+    if found.left_behind and _unchanged(found, folder):
+        lines.append("a tuner that is gone left its lease alone: nothing on this host was changed, and the next `tune` takes it over")
+    elif found.left_behind:
         lines.append(f"a tuner that is gone left this host to be restored: autotuner service {host.name} restore")
     return "\n".join(lines)
+
+
+def _unchanged(found: Situation, folder: str | None) -> bool:
+    """Whether a tuner died with the lease and without a session: what it changes, it takes down first."""
+    owner = found.listener.owner
+    candidate = bool(found.candidates) or (owner is not None and owner.left_by_tuner)
+    return found.session.token is None and found.holder is not None and found.holder.session == folder and not candidate
 
 
 def holder_text(holder: Holder | None) -> str:

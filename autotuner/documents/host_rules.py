@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zoneinfo
 
 from autotuner.decide.unit import full_name, is_unit_name
@@ -13,11 +14,15 @@ from autotuner.model.facts import FACT_NAMES
 from autotuner.model.host import secret_like
 from autotuner.model.near import did_you_mean, near
 
+_HOSTNAME = re.compile(r"[\w:.%][\w:.%~+=-]*")
+_USER = re.compile(r"[\w.][\w.@\\$+=-]*")
+_SSHD = re.compile(r"sshd?(@.*)?\.(service|socket)")
 _SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password", "--hf-token")
 
 
 def check_host(source: Source) -> None:
-    """Report secrets by value, unknown time zones, relative paths and settings that contradict each other."""
+    """Report secrets by value, unknown time zones, relative paths, names that are none and settings that contradict each other."""
+    _way_in(source)
     _secrets(source)
     _paths(source)
     _window(source)
@@ -39,6 +44,23 @@ def check_env(source: Source, path: Path) -> None:
                 f'move it to secrets: {{{name}: "env:{name}"}}',
                 key=True,
             )
+
+
+def _way_in(source: Source) -> None:
+    """Report what ssh would take for an option, and what could not be quoted back to a person."""
+    host = "write a name, an address, or an alias of ~/.ssh/config"
+    user = "write the name of the user on the host, alone"
+    for key, form, wanted, hint in (("hostname", _HOSTNAME, "a host", host), ("user", _USER, "a user", user)):
+        value = source.get("transport", key)
+        if isinstance(value, str) and not form.fullmatch(value):
+            source.error(("transport", key), f"'{key}' must be the name of {wanted}, but is the text {value!r}", hint)
+    jumps = source.get("transport", "proxy_jump")
+    for hop in filter(str.strip, jumps.split(",") if isinstance(jumps, str) else ()):
+        name, _, rest = hop.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
+        bastion = rest[1:].partition("]")[0] if rest.startswith("[") else rest.partition(":")[0] if rest.count(":") == 1 else rest
+        if not _HOSTNAME.fullmatch(bastion) or (name and not _USER.fullmatch(name)):
+            hint = "write [user@]host[:port], several with commas"
+            source.error(("transport", "proxy_jump"), f"'proxy_jump' must name bastions, but one is the text {hop.strip()!r}", hint)
 
 
 def _secrets(source: Source) -> None:
@@ -138,8 +160,16 @@ def _unit_names(source: Source) -> None:
     conflicts: list[Path] = [("service", "conflicts", index) for index in range(len(source.items("service", "conflicts")))]
     for path in [("service", "production", "unit"), *conflicts]:
         value = source.get(*path)
-        if isinstance(value, str) and not is_unit_name(full_name(value)):
+        if not isinstance(value, str):
+            continue
+        name = full_name(value)
+        if not is_unit_name(name):
             source.error(path, f"no unit can have the name {value!r}", "`systemctl list-units --type=service` lists those of the host")
+        elif "@." in name:
+            instance = name.replace("@.", "@INSTANCE.")
+            source.error(path, f"'{value}' is a template without an instance", f"name the instance that serves: {instance}")
+        elif source.get("transport", "type") == "ssh" and _SSHD.fullmatch(name):
+            source.error(path, f"'{value}' is how the tuner reaches the host, and is not stopped", "remove it")
 
 
 def _simulation(source: Source) -> None:

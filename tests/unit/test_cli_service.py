@@ -59,7 +59,7 @@ def test_a_host_that_nobody_described_is_an_error(
         ({}, "plain processes need nothing granted"),
         ({"service": SYSTEMD}, "names no user to grant anything to"),
         ({"service": SYSTEMD, "transport": SshTransport(type="ssh", hostname="h", user="root")}, "root needs nothing granted"),
-        ({"service": SYSTEMD, "transport": SshTransport(type="ssh", hostname="h", user="a b")}, "'a b' is not the name of a user"),
+        ({"service": SYSTEMD, "transport": SshTransport(type="ssh", hostname="h", user="a=b")}, "'a=b' is not the name of a user"),
     ],
 )
 def test_there_is_no_script_where_nothing_can_be_granted(
@@ -149,6 +149,19 @@ def test_what_a_dead_tuner_left_is_said_with_the_command_for_it() -> None:
     assert as_text(b.host(), found).endswith("a tuner that is gone left this host to be restored: autotuner service lab restore")
     assert "  lease             left by ada@box since then: tune lab, who is gone" in as_text(b.host(), found).splitlines()
     assert as_json_object(b.host(), found)["left_to_restore"] is True
+
+
+def test_a_tuner_that_died_before_it_had_changed_anything_has_left_nothing_to_restore() -> None:
+    found = situation(holder=replace(HOLDER, alive=False))
+    assert as_text(b.host(), found, folder="/s").endswith(
+        "a tuner that is gone left its lease alone: nothing on this host was changed, and the next `tune` takes it over"
+    )
+    assert as_json_object(b.host(), found, folder="/s")["left_to_restore"] is False
+    elsewhere = as_text(b.host(), found, folder="/another")  # a session of another port, say: what became of that is not known here
+    assert elsewhere.endswith("left this host to be restored: autotuner service lab restore")
+
+
+def test_a_living_tuner_has_left_nothing_to_restore() -> None:
     assert as_json_object(b.host(), situation(holder=HOLDER, session=SESSION))["left_to_restore"] is False
 
 
