@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from autotuner.deploy.patience import PAUSE_S
 from autotuner.deploy.production import PROBE_TIMEOUT_S, HostBefore, served_models
 from autotuner.deploy.reach import Route
-from autotuner.deploy.recovery import await_outcome, not_restored, patience_s, request_restore, unreachable
+from autotuner.deploy.recovery import await_outcome, not_restored, patience_s, request_restore, request_restore_of, unreachable
 from autotuner.deploy.state import SessionState, session_state
 from autotuner.discover.ports import listener_on
 from autotuner.discover.tenancy import tenant_of
@@ -37,6 +38,8 @@ class Ending:
     folder: str
     token: str
     before: HostBefore
+    snapshot: Mapping[str, Any]
+    """What was armed: it is compared with even when the host has lost it."""
     ttl_s: float
     renewed: float
     on_notice: Callable[[str], None]
@@ -80,16 +83,29 @@ class Ending:
             if state.token not in {None, self.token}:
                 return True
             await_outcome(self.host, self.host_side, self.folder, self.token)  # its own; nothing is asked of it
-            if tenant_of(self.host, self.host_side) is None:  # what another tuner does there by now is not ours to judge
-                self._look(snapshot=False)
+            if (
+                tenant_of(self.host, self.host_side, besides=self.token) is None
+            ):  # what another tuner does there by now is not ours to judge
+                self._rescue()
+                self._look()
             return True
         if state.token == self.token and not (self.asked and state.restored(self.token)):
             state = self._restored()
             for note in state.outcome.notes if state.outcome else ():
                 self._notice(note)
-        self._look(snapshot=state.token == self.token)
+        self._look()
         self._disarm()
         return False
+
+    def _rescue(self) -> None:
+        """A host that has lost all it knew of the session while its candidate runs is told what to restore."""
+        reply = self.host_side.call("verify", {"session": self.folder, "snapshot": dict(self.snapshot)}, timeout_s=_VERIFY_TIMEOUT_S)
+        if reply.get("running") and session_state(self.host_side, self.folder).token is None:
+            self._notice("it has lost what it knew of this session; it is told to restore it")
+            request_restore_of(self.host, self.host_side, self.folder, self.snapshot)
+            await_outcome(self.host, self.host_side, self.folder, self.token)
+            self._look()
+            self._disarm()
 
     def _restored(self) -> SessionState:
         """The session after its restore, which waits to be looked at."""
@@ -102,13 +118,13 @@ class Ending:
                 request_restore(self.host, self.host_side, self.folder, self.token, keep=False)
             raise
 
-    def _look(self, *, snapshot: bool) -> None:
+    def _look(self) -> None:
         """Over a new connection: what the host's own program says is not evidence enough. Raises ``NotRestored`` with what was seen."""
         transport = self.host_side.transport.fresh()
         try:
             side = self.host_side.over(transport)
             for left in reversed(range(_LOOKS)):
-                problems, changed = self._on_host(side) if snapshot else ([], [])
+                problems, changed = self._on_host(side)
                 problems += self._from_outside(side, changed=bool(changed))
                 if not problems:
                     self.seen = True
@@ -121,7 +137,7 @@ class Ending:
 
     def _on_host(self, side: HostSide) -> tuple[list[str], list[str]]:
         """What is not as before, and what somebody else has changed meanwhile, which is kept."""
-        reply = side.call("verify", {"session": self.folder}, timeout_s=_VERIFY_TIMEOUT_S)
+        reply = side.call("verify", {"session": self.folder, "snapshot": dict(self.snapshot)}, timeout_s=_VERIFY_TIMEOUT_S)
         if "error" in reply:
             return [f"it could not be looked at: {reply['error']}"], []
         notes = list(reply.get("notes", []))

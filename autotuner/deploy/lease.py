@@ -59,7 +59,8 @@ def take_lease(
         held = reply["held"]
         if reply["alive"]:
             break
-        on_notice(f"{host.name}: taking over from {tenant(held)}, which is gone")
+        gone = f"taking over from {tenant(held)}, which is gone" if held else f"{reply['path']} cannot be read, and is removed"
+        on_notice(f"{host.name}: {gone}")
         if held.get("session"):
             bring_back(host, host_side, held["session"])
         host_side.call("break-lease", {"path": reply["path"], "token": held.get("token")})

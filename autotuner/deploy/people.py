@@ -14,7 +14,7 @@ from autotuner.discover.ports import Listener, listener_on
 from autotuner.discover.tenancy import lease_names
 from autotuner.discover.units import Unit, read_units, units_request
 from autotuner.engines.registry import engine_for
-from autotuner.errors import AutotunerError, Refused, UsageError
+from autotuner.errors import AutotunerError, NotRestored, Refused, UsageError
 from autotuner.model.host import Host, ProductionUnit, SshTransport
 from autotuner.services.hostside import HostSide, grant_script
 from autotuner.services.registry import manager_for
@@ -137,8 +137,10 @@ def restore(host: Host, host_side: HostSide, *, take_over: bool) -> str | None:
     if holders and holders[0].alive and not take_over:
         raise _taken(host, holders[0])
     left = session_state(host_side, folder).token
-    if left is not None:
-        bring_back(host, host_side, folder)
+    bring_back(host, host_side, folder)
+    _refuse_orphans(host, host_side, folder)
+    for name in lease_names(host):  # one that cannot be read names nobody, and would be in the way for ever
+        _asked(host, host_side, "break-lease", {"path": f"{host_side.leases}/{name}.json", "token": None})
     for holder in holders:
         if holder.session not in {"", folder}:
             bring_back(host, host_side, holder.session)
@@ -147,6 +149,18 @@ def restore(host: Host, host_side: HostSide, *, take_over: bool) -> str | None:
     if not holders:
         return None if left is None else "a tuner that is gone"
     return str(holders[0])
+
+
+def _refuse_orphans(host: Host, host_side: HostSide, folder: str) -> None:
+    """Candidates that run although no session says what served before them. Raises ``NotRestored``."""
+    if host.service.manager != "systemd":
+        return
+    running = [unit.name for unit in read_units(_asked(host, host_side, "unit-show", {"port": host.endpoint.port})).all if unit.active]
+    if running and session_state(host_side, folder).token is None:
+        raise NotRestored(
+            f"{host.name}: {', '.join(running)} still runs, and nothing on the host says any more what served before it",
+            hint=f"start production, which ends it: autotuner service {host.name} start",
+        )
 
 
 def change(host: Host, host_side: HostSide, verb: str, *, conflicts: bool) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from autotuner.deploy.state import SessionState, session_state
 from autotuner.errors import AutotunerError, NotRestored, TransportError
@@ -28,7 +30,10 @@ def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | Non
     With a ``token`` only that session is meant. Raises ``NotRestored`` with the command for a person, ``TransportError`` when the host
     cannot be asked.
     """
-    found = session_state(host_side, folder).token
+    state = session_state(host_side, folder)
+    if state.damaged:
+        raise damaged(host, folder)
+    found = state.token
     if found is None or token not in {None, found}:
         return
     request_restore(host, host_side, folder, found, keep=token is None)
@@ -80,6 +85,23 @@ def not_restored(host: Host, host_side: HostSide, folder: str, why: str) -> NotR
     except AutotunerError:  # it was never reached, so nothing was changed there
         command = "look at the host"
     return NotRestored(f"{host.name}: production on port {host.endpoint.port} is not as it was: {why}", hint=command)
+
+
+def damaged(host: Host, folder: str) -> NotRestored:
+    """What to say when a session is left and nothing says to what."""
+    start = f"autotuner service {host.name} start" if host.service.manager == "systemd" else "start production by hand"
+    return NotRestored(
+        f"{host.name}: a dead tuner has left this host to be restored, and what served before cannot be read any more:"
+        f" the snapshot in {folder} is damaged, and so is its copy",
+        hint=f"on the host: rm -r {folder}, and what `systemctl list-units 'autotuner-*'` lists; then {start}",
+    )
+
+
+def request_restore_of(host: Host, host_side: HostSide, folder: str, snapshot: Mapping[str, Any]) -> None:
+    """Ask for the restore of a session of which the host has lost everything. Raises ``NotRestored``."""
+    reply = host_side.call("request-restore", {"session": folder, "token": snapshot["token"], "keep": True, "snapshot": dict(snapshot)})
+    if "error" in reply:
+        raise not_restored(host, host_side, folder, f"the restore cannot be started: {reply['error']}")
 
 
 def unreachable(host: Host, host_side: HostSide, folder: str, error: TransportError, *, by: str) -> NotRestored:

@@ -236,6 +236,7 @@ class HostSession:
                 folder=self.folder,
                 token=self._held().token,
                 before=before,
+                snapshot=self._snapshot,
                 ttl_s=self._ttl_s,
                 renewed=heartbeat.renewed,
                 on_notice=self._on_notice,
@@ -283,6 +284,11 @@ class HostSession:
         """Stop a candidate that was left on the port without a session to restore."""
         owner = listener_on(self._host.endpoint.port, self._host_side).owner
         if owner is not None and owner.left_by_tuner and owner.service:
+            if self._services.name == "systemd" and self._host.service.production != "none":
+                raise Refused(
+                    f"{self._host.name}: {owner} was left by a dead tuner, and nothing on the host says any more what served before it",
+                    hint=f"start production, which ends it: autotuner service {self._host.name} start",
+                )
             self._on_notice(f"{self._host.name}: stopping {owner}, which a dead tuner left")
             self._services.stop(Handle(name=owner.service, pid=owner.pid, log=""), timeout_s=self._host.limits.stop_timeout_s)
 

@@ -32,6 +32,8 @@ class SessionState:
     outcome: Outcome | None
     remaining_s: float | None = None
     """Seconds until the host restores itself unless the tuner is heard of; ``None`` when it cannot say."""
+    damaged: bool = False
+    """A session is still to be restored, and nothing on the host says any more to what."""
     by_hand: str | None
     """What somebody did on the host while it was tuned; ``None`` when nobody interfered."""
 
@@ -56,5 +58,6 @@ def session_state(host_side: HostSide, folder: str) -> SessionState:
         restoring=bool(reply["restoring"]),
         remaining_s=reply.get("remaining_s"),
         outcome=outcome,
+        damaged=bool(reply.get("damaged")),
         by_hand=reply.get("by_hand"),
     )

@@ -26,6 +26,8 @@ _WHO = "import os, sys; print(sys.executable, os.getuid(), '%d.%d' % sys.version
 _MAIN = "import sys\nfrom onhost.commands import main\nsys.exit(main())\n"
 _NOT_FOUND = 127
 _OLDEST_PYTHON = (3, 8)
+_NO_PROGRAM = 2
+"""What Python ends with when the file that it is to run is not there."""
 
 
 class HostSide:
@@ -66,7 +68,11 @@ class HostSide:
         Raises ``TransportError`` when the outcome is unknown.
         """
         self._ensure()
-        done = self.transport.run([*self._command, command], timeout_s=timeout_s, stdin=json.dumps(request).encode(), again=True)
+        done = self._run(command, request, timeout_s)
+        if done.returncode == _NO_PROGRAM and "can't open file" in done.stderr:  # somebody removed it: it is brought there again
+            self._command = ()
+            self._ensure()
+            done = self._run(command, request, timeout_s)
         try:
             reply = json.loads(done.stdout)
         except ValueError as error:
@@ -79,6 +85,9 @@ class HostSide:
                 f"{self.transport.address}: {command}: {reply['error']}", hint=f"free some space under {self._state}, or make it writable"
             )
         return dict(reply)
+
+    def _run(self, command: str, request: Mapping[str, Any], timeout_s: float) -> Completed:
+        return self.transport.run([*self._command, command], timeout_s=timeout_s, stdin=json.dumps(request).encode(), again=True)
 
     def over(self, transport: Transport) -> HostSide:
         """The same programs over another connection to the same host; nothing is installed anew."""

@@ -24,7 +24,8 @@ _POLL_S = 0.1
 
 _SERVICE = """[Unit]
 Description=Bring back what served before autotuner tuned port {port}
-ConditionPathExists={folder}/snapshot.json
+ConditionPathExists=|{folder}/snapshot.json
+ConditionPathExists=|{spare}
 StartLimitIntervalSec=0
 
 [Service]
@@ -111,9 +112,9 @@ def ask(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(folder: Path, token: str) -> None:
-    """Stop the timer and remove both units. The service may be what runs this."""
+    """Stop the timer and remove both units and their program. The service may be what runs this."""
     name = unit_name(folder, token)
-    for path in (_WANTS / f"{name}.service", UNIT_FOLDER / f"{name}.timer", UNIT_FOLDER / f"{name}.service"):
+    for path in (_program(folder), _WANTS / f"{name}.service", UNIT_FOLDER / f"{name}.timer", UNIT_FOLDER / f"{name}.service"):
         with contextlib.suppress(OSError):
             path.unlink()
     systemctl.systemctl("stop", "--no-block", "--", f"{name}.timer")
@@ -133,15 +134,21 @@ def gone(folder: Path, token: str) -> bool:
     return True
 
 
+def _program(folder: Path) -> Path:
+    """The program that restores, beside the spare copy of the snapshot."""
+    return session.spare(folder).with_suffix(".pyz")
+
+
 def _install(folder: Path, snapshot: dict[str, Any]) -> None:
     name = unit_name(folder, snapshot["token"])
-    program = folder / "program.pyz"
+    program = _program(folder)
     if not program.exists():
         files.write_bytes(program, Path(sys.argv[0]).read_bytes(), 0o600)
     command = [sys.executable, "-E", "-s", "-S", str(program), "restore", str(folder)]
     values = {
         "port": int(snapshot["port"]),
         "folder": str(folder).replace("%", "%%"),
+        "spare": str(session.spare(folder)).replace("%", "%%"),
         "command": " ".join(map(systemctl.word, command)),
         "patience": float(snapshot["stop_timeout_s"]) + float(snapshot["ready_timeout_s"]) + _SLACK_S,
         "ttl": float(snapshot["ttl_s"]),

@@ -45,7 +45,7 @@ def renew(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def state(request: dict[str, Any]) -> dict[str, Any]:
-    """How the session ``{session}`` is: ``{snapshot, live, armed, remaining_s, restoring, outcome, by_hand}``."""
+    """How the session ``{session}`` is: ``{snapshot, live, armed, remaining_s, restoring, outcome, damaged, by_hand}``."""
     folder = Path(request["session"])
     snapshot = session.snapshot_of(folder)
     live = snapshot is not None and session.live(folder, snapshot["token"])
@@ -56,6 +56,7 @@ def state(request: dict[str, Any]) -> dict[str, Any]:
         "remaining_s": None if snapshot is None else _dead_man(snapshot).remaining_s(folder, snapshot),
         "restoring": snapshot is not None and not live and files.is_locked(folder),
         "outcome": session.outcome_of(folder),
+        "damaged": session.damaged(folder),
         "by_hand": unit_production.started_by_hand(folder, snapshot) if snapshot is not None and live else None,
     }
 
@@ -79,12 +80,16 @@ def request_restore(request: dict[str, Any]) -> dict[str, Any]:
     """Have the session ``{session, token, keep}`` restored; goes on without the caller. Without a token whichever session is there.
 
     With ``keep`` its snapshot and leases stay, so that the tuner can look at the result and disarm; if it does not, the host restores once
-    more and cleans up by itself.
+    more and cleans up by itself. A ``snapshot`` in the request takes the place of one that was lost on the host.
     """
     folder = Path(request["session"])
     snapshot = session.snapshot_of(folder, request.get("token"))
+    if snapshot is None and "snapshot" in request and session.snapshot_of(folder) is None:
+        snapshot = request["snapshot"]
+        session.recreate(folder, snapshot)
     if snapshot is None:
         return {}
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.suppress(OSError):
         files.fill(folder / "outcome.json", None)
         files.fill(folder / "request", {"token": snapshot["token"], "keep": bool(request.get("keep"))})
@@ -94,15 +99,18 @@ def request_restore(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify(request: dict[str, Any]) -> dict[str, Any]:
-    """Compare the host with the snapshot of ``{session}``: ``{problems, notes}``. Changes nothing."""
+    """Compare the host with the snapshot of ``{session}``: ``{problems, notes, running}``. Changes nothing.
+
+    A ``snapshot`` in the request is what to compare with once the session is over. ``running`` is what the session started and still runs.
+    """
     folder = Path(request["session"])
-    snapshot = session.snapshot_of(folder)
+    snapshot = session.snapshot_of(folder) or request.get("snapshot")
     if snapshot is None:
-        return {"problems": [], "notes": ["the session is over"]}
+        return {"problems": [], "notes": ["the session is over"], "running": []}
     running = restore.candidates(folder, snapshot)
     problems = [f"{', '.join(running)} of the tuning session still run"] if running else []
     found, notes = unit_production.differences(snapshot) if restore.by_units(snapshot) else (production.differences(snapshot), [])
-    return {"problems": problems + found, "notes": notes}
+    return {"problems": problems + found, "notes": notes, "running": running}
 
 
 def disarm(request: dict[str, Any]) -> dict[str, Any]:
@@ -127,11 +135,20 @@ def _dead_man(snapshot: dict[str, Any]) -> ModuleType:
     return deadman if restore.by_units(snapshot) else watchdog
 
 
+def _left_there(folder: Path, token: str) -> str | None:
+    """What another session has left in the folder."""
+    if session.damaged(folder):
+        return f"what is left of another session in {folder} and {session.spare(folder)} is damaged"
+    there = session.snapshot_of(folder)
+    return None if there is None or there["token"] == token else "another session is still to be restored"
+
+
 def _arm(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
     token = snapshot["token"]
     there = session.snapshot_of(folder)
-    if there is not None and there["token"] != token:
-        return {"error": "another session is still to be restored", "kind": "held"}
+    left = _left_there(folder, token)
+    if left is not None:
+        return {"error": left, "kind": "held"}
     if there is not None and not session.live(folder, token):
         return supervise.FENCED
     if there is None:

@@ -43,14 +43,14 @@ def holders(request: dict[str, Any]) -> dict[str, Any]:
     return {"held": [{"content": held, "alive": in_force(held)} for held in found if held is not None]}
 
 
-def release(paths: list[str], token: str) -> None:
-    """Remove those of the leases that hold ``token``."""
+def release(paths: list[str], token: str | None) -> None:
+    """Remove those of the leases that hold ``token``; without one, those that cannot be read: leases are never written in parts."""
     for path in map(Path, paths):
         if not path.parent.is_dir():
             continue
         with files.locked(path.parent):
             held = files.read_json(path)
-            if held is not None and held.get("token") == token:
+            if held.get("token") == token if held is not None else token is None:
                 files.remove(path)
 
 

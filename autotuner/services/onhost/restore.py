@@ -8,6 +8,8 @@ from typing import Any
 
 from . import candidate, deadman, files, lease, processes, production, session, supervise, unit_production
 
+NOTHING: dict[str, Any] = {"ok": True, "detail": "nothing is left to restore", "notes": []}
+
 
 def restore(request: dict[str, Any]) -> dict[str, Any]:
     """Stop what the session ``{session, reason}`` started and have production serve as before; idempotent.
@@ -16,13 +18,14 @@ def restore(request: dict[str, Any]) -> dict[str, Any]:
     ``{ok, detail, notes, token}``. What is written down on the way is written as far as there is room.
     """
     folder = Path(request["session"])
-    nothing = {"ok": True, "detail": "nothing is left to restore", "notes": []}
-    try:
-        with files.locked(folder):
-            snapshot = session.snapshot_of(folder, request.get("token"))
-            return nothing if snapshot is None else _restored(folder, snapshot, request.get("reason", "asked to"))
-    except FileNotFoundError:
-        return nothing
+    if session.damaged(folder):
+        return {"ok": False, "detail": "the snapshot of the session is damaged, and so is its copy", "notes": []}
+    if session.snapshot_of(folder, request.get("token")) is None:
+        return NOTHING
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have removed it
+    with files.locked(folder):
+        snapshot = session.snapshot_of(folder, request.get("token"))
+        return NOTHING if snapshot is None else _restored(folder, snapshot, request.get("reason", "asked to"))
 
 
 def candidates(folder: Path, snapshot: dict[str, Any]) -> list[str]:

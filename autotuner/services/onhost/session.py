@@ -7,6 +7,9 @@
     outcome.json     how the last restore ended
     guard.log        what was done, with times
 
+The snapshot is kept twice: a file that somebody removed or that was damaged must not cost production. The other copy lies at
+``spare(folder)``, for units outside of STATE and beside the program that restores from it.
+
 The small files are slots: a disk that became full meanwhile does not keep them from being rewritten. What is left of a session that
 ended is STATE/ended/PORT.json and PORT.log, of the last one only.
 """
@@ -23,7 +26,9 @@ from typing import Any
 from . import files
 
 SLOTS = ("heartbeat", "request", "outcome.json", "watchdog.json")
-_FILES = (*SLOTS, "snapshot.json", "live", "start.lock", "production.json", "program.pyz", "stopped", "guard.log")
+_FILES = (*SLOTS, "snapshot.json", "live", "start.lock", "production.json", "stopped", "guard.log")
+SYSTEM_STATE = Path("/var/lib/autotuner")
+_SYSTEM_SPARES = Path("/etc/autotuner/sessions")
 
 
 def clock() -> dict[str, Any]:
@@ -48,17 +53,38 @@ def create(folder: Path, snapshot: dict[str, Any]) -> None:
         for name in ("start.lock", "guard.log", "live"):
             (folder / name).touch(mode=0o600)
         beat(folder)
-        files.write_json(folder / "snapshot.json", snapshot)
-        _read_back(folder, snapshot)
+        _write_snapshot(folder, snapshot)
     except OSError:
         wipe(folder)
         raise
 
 
+def recreate(folder: Path, snapshot: dict[str, Any]) -> None:
+    """Write down anew what was lost of a session, so that it can be restored; it may not act any more. Raises ``OSError``."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in SLOTS:
+        files.make_slot(folder / name)
+    _write_snapshot(folder, snapshot)
+
+
+def spare(folder: Path) -> Path:
+    """Where the other copy of the snapshot lies."""
+    spares = _SYSTEM_SPARES if SYSTEM_STATE in folder.parents else folder.parent.parent / "spare"
+    return spares / f"{folder.name}.json"
+
+
 def snapshot_of(folder: Path, token: str | None = None) -> dict[str, Any] | None:
     """The snapshot that is still to be restored; with a ``token`` only that session's."""
-    found = files.read_json(folder / "snapshot.json")
-    return found if found is not None and token in {None, found["token"]} else None
+    for path in (folder / "snapshot.json", spare(folder)):
+        found = files.read_json(path)
+        if found is not None and "token" in found:
+            return found if token in {None, found["token"]} else None
+    return None
+
+
+def damaged(folder: Path) -> bool:
+    """Whether a session is still to be restored, and nothing says any more to what."""
+    return snapshot_of(folder) is None and any(path.exists() for path in (folder / "snapshot.json", spare(folder)))
 
 
 def live(folder: Path, token: str | None) -> bool:
@@ -90,7 +116,7 @@ def requested(folder: Path, token: str) -> dict[str, Any] | None:
 
 def outcome_of(folder: Path) -> dict[str, Any] | None:
     """How the last restore of the session that is there ended; when none is there, of the last one."""
-    there = (folder / "snapshot.json").exists()
+    there = snapshot_of(folder) is not None
     return files.read_json(folder / "outcome.json" if there else _ended(folder).with_suffix(".json"))
 
 
@@ -102,7 +128,7 @@ def note(folder: Path, text: str) -> None:
 
 def close(folder: Path) -> None:
     """The session is over: its files go, how it ended stays. Works on a full disk as far as unlinking does."""
-    files.remove(folder / "snapshot.json")
+    _remove_snapshot(folder)
     ended = _ended(folder)
     with contextlib.suppress(OSError):
         ended.parent.mkdir(mode=0o700, exist_ok=True)
@@ -113,6 +139,8 @@ def close(folder: Path) -> None:
 
 def wipe(folder: Path) -> None:
     """Remove the session's files. What production writes in the folder stays."""
+    with contextlib.suppress(OSError):
+        _remove_snapshot(folder)
     for name in _FILES:
         with contextlib.suppress(OSError):
             (folder / name).unlink()
@@ -120,9 +148,24 @@ def wipe(folder: Path) -> None:
         folder.rmdir()
 
 
-def _read_back(folder: Path, snapshot: dict[str, Any]) -> None:
-    if snapshot_of(folder) != snapshot:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "snapshot.json"))
+def _write_snapshot(folder: Path, snapshot: dict[str, Any]) -> None:
+    """Twice, and read back."""
+    spare(folder).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in (spare(folder), folder / "snapshot.json"):
+        files.write_json(path, snapshot)
+        if files.read_json(path) != snapshot:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def _remove_snapshot(folder: Path) -> None:
+    """The spare first: a copy of it that outlives the session would be restored once more."""
+    files.remove(spare(folder))
+    with contextlib.suppress(OSError):
+        spare(folder).parent.rmdir()
+        if SYSTEM_STATE in folder.parents:
+            _SYSTEM_SPARES.parent.rmdir()
+    if folder.is_dir():
+        files.remove(folder / "snapshot.json")
 
 
 def _ended(folder: Path) -> Path:

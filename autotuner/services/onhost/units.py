@@ -44,7 +44,7 @@ PROPERTIES = (
     "TimeoutStopUSec",
 )
 _PROBE_TIMEOUT_S = 25.0
-_SSHD = re.compile(r"sshd?(@[^.]*)?\.(service|socket)")
+_SSHD = re.compile(r"sshd?(@.*)?\.(service|socket)")
 _SERVICE = re.compile(r"/([^/]+\.service)(?=/|$)")
 _CONTAINER = re.compile(r"/(docker-[0-9a-f]{12,}\.scope|libpod-[^/]*|docker/[0-9a-f]{12,}|crio-[^/]*|kubepods[^/]*|lxc[./][^/]*)(?=/|$)")
 

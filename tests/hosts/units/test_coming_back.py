@@ -34,7 +34,7 @@ def test_a_kept_restore_is_verified_and_disarmed_and_a_repeated_restore_changes_
     night.ask(keep=True)
     night.until_restored()
     before = invocation(host)
-    assert night.call("verify", session=night.folder) == {"problems": [], "notes": []}
+    assert night.call("verify", session=night.folder) == {"problems": [], "notes": [], "running": []}
     night.ask(keep=True)
     night.until_restored()
     assert invocation(host) == before

@@ -96,7 +96,7 @@ def test_a_kept_restore_waits_for_whoever_verifies_and_disarms(stage) -> None:
     assert guarded.state()["snapshot"] == "t0"
     assert len(guarded.leases) == 1
     assert not guarded.renew()
-    assert guarded.call("verify", session=guarded.folder) == {"problems": [], "notes": []}
+    assert guarded.call("verify", session=guarded.folder) == {"problems": [], "notes": [], "running": []}
     reply = guarded.call("stop-production", session=guarded.folder, token=guarded.token)
     assert reply["kind"] == "fenced"
     for _ in range(2):
