@@ -24,6 +24,11 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes:02d}"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 launch``, ``2 launches``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def ratio(value: float) -> str:
     """``×1.42``; above 1 is better than the baseline."""
     return f"×{value:.2f}"

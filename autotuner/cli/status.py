@@ -243,10 +243,12 @@ def _best(records: Sequence[TrialRecord], meta: StudyMeta) -> dict[str, object]:
 
 
 def _row_text(row: Mapping[str, object], *, paths: bool) -> str:
+    from autotuner.cli.lines import counted
     from autotuner.model.measurement import METRICS
 
     mark = " (simulated)" if row["simulated"] else ""
-    lines = [f"{row['study']}{mark}: {row['trials']} launches, {row['infeasible']} infeasible, {row['confirmations']} of them to confirm"]
+    launches = counted(int(str(row["trials"])), "launch", "launches")
+    lines = [f"{row['study']}{mark}: {launches} so far: {row['infeasible']} infeasible, {row['confirmations']} in confirmation"]
     best: Mapping[str, Mapping[str, object]] = row["best"]  # type: ignore[assignment]
     for name, leader in best.items():
         value = METRICS[str(leader["metric"])].format(leader["value"])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotuner.cli.lines import duration
+from autotuner.cli.lines import counted, duration
 from autotuner.model.measurement import METRICS
 from autotuner.model.recommendation import Recommendation
 
@@ -56,7 +56,7 @@ def summary_json(result: NightResult) -> dict[str, object]:
 def preview_text(seen: Preview) -> str:
     """The plan of a run for a person: command lines, then launches, cells and hours."""
     mark = " (simulated)" if seen.simulated else ""
-    lines = [f"study {seen.study} on {seen.host}{mark}, {seen.done} launches done", ""]
+    lines = [f"study {seen.study} on {seen.host}{mark}, {_launches(seen.done)} recorded so far", ""]
     for launch in seen.launches:
         lines.append(f"{launch.move.phase}: {launch.move.config}")
         if launch.refusal:
@@ -64,12 +64,16 @@ def preview_text(seen: Preview) -> str:
             continue
         environment = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(launch.env.items()))
         lines += [f"  {environment}{shlex.join(launch.argv)}", ""]
-    lines.append("then " + ("launches until the time is used up" if seen.searched is None else f"{seen.searched} launches of the search"))
-    lines.append(f"then up to {seen.confirmations} launches to confirm baseline and finalists, interleaved")
-    lines.append(f"each launch measures {len(seen.cells)} cells: " + "; ".join(str(cell) for cell in seen.cells))
+    lines.append("then " + ("launches until the time is used up" if seen.searched is None else f"{_launches(seen.searched)} of the search"))
+    lines.append(f"then up to {_launches(seen.confirmations)} to confirm baseline and finalists, interleaved")
+    lines.append(f"each launch measures {counted(len(seen.cells), 'cell')}: " + "; ".join(str(cell) for cell in seen.cells))
     source = "as seen in this study" if seen.observed else "a guess: nothing was launched yet"
     lines.append(f"about {duration(seen.seconds_per_launch)} per launch ({source}), {duration(seen.total_s)} in all")
     return "\n".join(lines)
+
+
+def _launches(number: int) -> str:
+    return counted(number, "launch", "launches")
 
 
 def preview_json(seen: Preview) -> dict[str, object]:

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from autotuner.cli.options import JsonEventsCommand, Numbers, Options, Seconds
-from autotuner.errors import NothingFeasible
+from autotuner.errors import AutotunerError, NothingFeasible
 
 if TYPE_CHECKING:
     from autotuner.tuner.night import NightPlan
@@ -119,7 +119,8 @@ def _run(plan: NightPlan, *, color: bool, as_json: bool) -> int:
     shown = listener(sys.stderr, json=as_json, tty=sys.stderr.isatty(), color=color, metrics=_metrics(plan), simulated=simulated)
     with shown as watch, on_signals(stop, _say):
         result = run_night(plan, listener=watch, stop=stop, clock=time.monotonic)
-    click.echo(json.dumps(summary_json(result), indent=2, ensure_ascii=False) if as_json else summary(result))
+    text = json.dumps(summary_json(result), indent=2, ensure_ascii=False) if as_json else summary(result)
+    _print(text, hint=f"the run is done, and its recommendations are written: autotuner recommend {plan.host.name} prints them")
     return 0 if result.written else NothingFeasible.exit_code
 
 
@@ -130,8 +131,17 @@ def _dry_run(plan: NightPlan, *, as_json: bool) -> int:
 
     with listener(sys.stderr, json=as_json, tty=False, simulated=plan.host.simulate is not None) as watch:
         seen = preview(plan, listener=watch)
-    click.echo(json.dumps(preview_json(seen), indent=2, ensure_ascii=False) if as_json else preview_text(seen))
+    _print(json.dumps(preview_json(seen), indent=2, ensure_ascii=False) if as_json else preview_text(seen), hint="nothing was started")
     return 0
+
+
+def _print(text: str, *, hint: str) -> None:
+    """Print what a command came to. Raises ``AutotunerError`` when nobody reads it: after a night that is worth a word."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise AutotunerError("standard output was closed before the result was printed", hint=hint) from error
 
 
 def _metrics(plan: NightPlan) -> dict[str, str]:

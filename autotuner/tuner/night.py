@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +91,8 @@ class Surroundings:
     facts: HostFacts
     workloads: tuple[Workload, ...]
     cells: tuple[Cell, ...]
+    told: frozenset[str]
+    """Warnings about the host that were told already."""
 
 
 @contextmanager
@@ -110,12 +112,12 @@ def reach(plan: NightPlan, listener: Listener) -> Iterator[Surroundings]:
         if sum(check.status == "fail" for check in checks) > len(found.errors):
             raise _unfit(plan.host, checks)
         facts = found.complete()
-        for check in checks:
-            if check.status == "warning":
-                listener(Notice(level="warning", message=check.detail))
+        warnings = list(dict.fromkeys(check.detail for check in checks if check.status == "warning"))
+        for text in warnings:
+            listener(Notice(level="warning", message=text))
         workloads, cells = _what_to_measure(plan, facts)
         jobs_for(workloads, cells, seed=plan.seed)
-        yield Surroundings(transport=transport, engine=engine, facts=facts, workloads=workloads, cells=cells)
+        yield Surroundings(transport=transport, engine=engine, facts=facts, workloads=workloads, cells=cells, told=frozenset(warnings))
     finally:
         transport.close()
 
@@ -138,7 +140,7 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
             manager_for(plan.host, there.transport),
             holder=holder,
             purpose=f"tune {store.folder.name}",
-            on_notice=lambda text: listener(Notice(level="warning", message=text)),
+            on_notice=lambda text: _tell(listener, text, told={f"{plan.host.name}: {told}" for told in there.told}),
             ttl_s=plan.host.limits.lease_ttl_s,
         )
         with store.lock(holder), session:
@@ -193,6 +195,12 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                 baseline=tuner.baseline,
                 folder=plan.recommendations,
             )
+
+
+def _tell(listener: Listener, text: str, *, told: Collection[str]) -> None:
+    """Pass a notice of the session on, unless it was told before the session began."""
+    if text not in told:
+        listener(Notice(level="warning", message=text))
 
 
 def _keep(session: HostSession, store: RecordStore) -> None:

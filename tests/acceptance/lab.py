@@ -77,7 +77,7 @@ class Night:
 
     def wait_for(self, **wanted: object) -> dict[str, Any]:
         """The first event from here on that has these values."""
-        for event in self._read():
+        for event in self.follow():
             if all(event.get(key) == value for key, value in wanted.items()):
                 return event
         raise AssertionError(f"no event {wanted}; the tuner said {self.said} after {self.events[-3:]}")
@@ -91,12 +91,12 @@ class Night:
             else:
                 self.process.send_signal(number)
             if number != signal.SIGKILL:
-                for _ in self._read(before):
+                for _ in self.follow(before):
                     pass
         return self.end()
 
     def end(self) -> Done:
-        for _ in self._read():
+        for _ in self.follow():
             pass
         assert self.process.stdout is not None
         out = self.process.stdout.read()
@@ -110,7 +110,7 @@ class Night:
             assert stream is not None
             stream.close()
 
-    def _read(self, said: int | None = None) -> Iterator[dict[str, Any]]:
+    def follow(self, said: int | None = None) -> Iterator[dict[str, Any]]:
         """Events until the stream ends, or until something that is no event was said after the first ``said`` such lines."""
         assert self.process.stderr is not None
         for line in self.process.stderr:

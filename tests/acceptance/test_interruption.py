@@ -129,6 +129,23 @@ def test_kill_9_with_nothing_to_bring_back_leaves_no_server(lab: Lab) -> None:
     assert lab.status("/health") is None
 
 
+def test_a_result_that_nobody_reads_any_more_is_told_and_production_is_back(busy: tuple[Lab, list[str]]) -> None:
+    lab, production = busy
+    night = lab.start_night()
+    assert night.process.stdout is not None
+    night.process.stdout.close()
+
+    for _ in night.follow():
+        pass
+
+    assert night.process.wait() == 1
+    assert night.said[0] == "error: standard output was closed before the result was printed"
+    assert night.said[1].startswith("hint: the run is done, and its recommendations are written: autotuner recommend lab")
+    assert night.said[2:] == []
+    assert lab.documents()
+    lab.assert_as_before(production)
+
+
 def test_a_dry_run_leaves_production_alone(busy: tuple[Lab, list[str]]) -> None:
     lab, production = busy
     (pid,) = lab.servers()

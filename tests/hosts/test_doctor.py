@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from autotuner.cli.doctor import Examination, as_json_text, as_text, examine
+from autotuner.cli.main import run
 from autotuner.documents import load_host
 from autotuner.services.grant import script
 from autotuner.services.hostside import packed
@@ -260,3 +261,20 @@ def test_real_hardware_is_read_through_the_tools_of_the_host(machine: Machine, l
     assert [gpu["numa"] for gpu in machine_object["gpus"]] == ["0", "0"]
     assert "GPU state" in as_text(found)
     assert machine.out("systemctl", "is-active", "trainer.service") == "active"
+
+
+def test_a_warning_that_was_told_before_the_night_is_not_told_again(
+    machine: Machine, look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    machine.light_production()
+    machine.light_production("idle.service", port=30001, start=False)
+    look(service={"manager": "systemd", "production": {"unit": "prod.service"}, "conflicts": ["idle.service"]})
+    space = str(Path(__file__).parents[2] / "search_spaces" / "sglang-no-speculation.yaml")
+    tiny = ("--trials", "1", "--confirm-rounds", "0", "--contexts", "60", "--concurrency", "1", "--output-tokens", "16", "--window", "1")
+
+    run(["--state-dir", str(tmp_path / "state"), "tune", str(tmp_path / "lab.yaml"), "--space", space, *tiny])
+
+    warned = [line for line in capsys.readouterr().err.splitlines() if "idle.service is inactive" in line]
+    assert warned == ["warning: idle.service is inactive and will be left so"]
+    assert machine.out("systemctl", "is-active", "prod.service") == "active"

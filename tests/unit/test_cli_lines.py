@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from autotuner.cli.lines import Progress, cell_line, duration, number, opened_line, ratio, trial_line
+from autotuner.cli.lines import Progress, cell_line, counted, duration, number, opened_line, ratio, trial_line
+from autotuner.cli.summary import preview_text
 from autotuner.model.configuration import Configuration
 from autotuner.model.events import CellMeasured, Notice, Phase, StageReached, StudyOpened, TrialEnded, TrialStarted
 from autotuner.model.measurement import CellResult
@@ -20,6 +23,8 @@ from autotuner.model.outcome import (
     Stage,
     Transient,
 )
+from autotuner.model.workload import Cell
+from autotuner.tuner.preview import Preview
 
 CONFIG = Configuration.of({"tp": 8, "spec": "ddtree", "graphs": True})
 FAILURE = Failure(
@@ -50,6 +55,35 @@ def cell(**fields: object) -> CellMeasured:
         **({"metrics": {}} | fields),  # type: ignore[arg-type]
     )
     return CellMeasured(number=17, result=result, done=3, cells=12)
+
+
+def test_a_plan_of_one_launch_and_one_cell_says_so() -> None:
+    seen = Preview(
+        host="lab",
+        study="lab-1",
+        simulated=False,
+        done=1,
+        launches=(),
+        searched=1,
+        confirmations=1,
+        cells=(Cell(context=60, concurrency=1, output_tokens=16),),
+        workloads=(),
+        seconds_per_launch=60.0,
+        observed=True,
+        total_s=120.0,
+    )
+    said = preview_text(seen).splitlines()
+    assert said[0] == "study lab-1 on lab, 1 launch recorded so far"
+    assert said[2:4] == ["then 1 launch of the search", "then up to 1 launch to confirm baseline and finalists, interleaved"]
+    assert said[4].startswith("each launch measures 1 cell: ")
+    many = preview_text(replace(seen, done=2, searched=3, confirmations=4, cells=seen.cells * 2))
+    for words in ("2 launches recorded", "3 launches of the search", "4 launches to confirm", "2 cells: "):
+        assert words in many
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(number, "cell") for number in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
+    assert [counted(number, "launch", "launches") for number in (1, 2)] == ["1 launch", "2 launches"]
 
 
 @pytest.mark.parametrize(
