@@ -232,9 +232,9 @@ def test_a_worker_that_is_killed_is_a_reason_to_try_again(engine: Running, host:
 
 def test_a_worker_that_died_at_rest_is_replaced_without_a_word(engine: Running, host: Fleet) -> None:
     measure(engine.url, host)
-    victim = resting(host).pid
-    os.kill(victim, signal.SIGKILL)
-    assert wait_until(lambda: not runs(victim))
+    worker = resting(host)
+    os.kill(worker.pid, signal.SIGKILL)
+    assert wait_until(lambda: not worker.alive)
     assert measure(engine.url, host).result.requests > 0
     assert resting(host).pid != victim
 
