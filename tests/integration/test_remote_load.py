@@ -236,7 +236,7 @@ def test_a_worker_that_died_at_rest_is_replaced_without_a_word(engine: Running, 
     os.kill(worker.pid, signal.SIGKILL)
     assert wait_until(lambda: not worker.alive)
     assert measure(engine.url, host).result.requests > 0
-    assert resting(host).pid != victim
+    assert resting(host) is not worker
 
 
 def two_lanes(engine: Running) -> Share:

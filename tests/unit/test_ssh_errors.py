@@ -7,6 +7,8 @@ import importlib
 import inspect
 import pkgutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import paramiko
