@@ -16,7 +16,7 @@ import pytest
 from paramiko import ssh_exception
 
 from autotuner.errors import AutotunerError, Refused, TransportError, UsageError
-from autotuner.transports.ssh.failures import MAPPED, Lost, NotAdmitted, by_hand, error_for, mapped
+from autotuner.transports.ssh.failures import MAPPED, Lost, NotAdmitted, Peer, by_hand, error_for, mapped
 
 WHO = "root@h:22"
 NOT_ON_POSIX = {"paramiko._winapi", "paramiko.win_openssh", "paramiko.win_pageant"}
@@ -100,9 +100,12 @@ def test_errors_of_ours_and_of_programmers_pass_through() -> None:
         _ = 1 / 0
 
 
-def test_the_command_to_try_by_hand_names_the_bastion_and_copes_with_ipv6() -> None:
-    assert by_hand("a@[::1]:22").endswith("-p 22 a@::1 true")
-    assert by_hand("a@h:22 through b@g:23").endswith("-J b@g:23 -p 22 a@h true")
+def test_the_command_to_try_by_hand_is_quoted_and_comes_with_every_error() -> None:
+    peer = Peer(WHO, ("ssh", "-i", "it's; id", WHO))
+    assert by_hand(peer) == """try the same by hand: ssh -i 'it'"'"'s; id' root@h:22"""
+    with pytest.raises(Lost, match="root@h:22: ") as caught, mapped(peer):
+        raise OSError(errno.ENOBUFS, "x")
+    assert caught.value.hint == by_hand(peer)
 
 
 def test_what_the_library_logs_stays_silent() -> None:

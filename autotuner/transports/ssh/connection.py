@@ -15,7 +15,7 @@ import paramiko
 from autotuner.errors import TransportError
 from autotuner.transports.ssh import channels
 from autotuner.transports.ssh.channels import Ended, SshStream, TimedOut
-from autotuner.transports.ssh.failures import Lost, mapped
+from autotuner.transports.ssh.failures import Lost, Peer, mapped
 from autotuner.transports.ssh.heartbeat import Ear, Heartbeat
 from autotuner.transports.ssh.login import CHANNEL_S, log_in
 from autotuner.transports.ssh.quoting import CommandLine, quoted
@@ -128,7 +128,7 @@ class Connection:
             time.sleep(_CROWDED_PAUSE_S)
 
     def _through(self, bastion: Target, target: Target) -> paramiko.Channel:
-        with mapped(f"{target.who} through {bastion.who}"):
+        with mapped(Peer(f"{target.who} through {bastion.who}", target.by_hand())):
             session = self._sessions[-1]
             return session.open_channel("direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=CONNECT_S)
 

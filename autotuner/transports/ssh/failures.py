@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from paramiko.auth_strategy import AuthFailure
 from paramiko.ber import BERException
@@ -34,6 +36,20 @@ from paramiko.ssh_exception import (
 
 from autotuner.errors import AutotunerError, Refused, TransportError, UsageError
 from autotuner.transports.ssh.known_hosts import fingerprint
+
+
+class Peer(str):
+    """How people name a machine, with the command that does by hand what was tried with it."""
+
+    __slots__ = ("command",)
+
+    command: tuple[str, ...]
+
+    def __new__(cls, name: str, command: tuple[str, ...] = ()) -> Self:
+        """``name``: ``user@host:port``."""
+        made = super().__new__(cls, name)
+        made.command = command
+        return made
 
 
 class Lost(TransportError):
@@ -81,11 +97,9 @@ def mapped(who: str) -> Iterator[None]:
 
 
 def by_hand(who: str) -> str:
-    """The command with which a person sees what ssh says about ``who``: ``USER@HOST:PORT``, perhaps with `` through `` and a bastion."""
-    target, _, bastion = who.partition(" through ")
-    account, _, port = target.rpartition(":")
-    jump = f" -J {bastion}" if bastion else ""
-    return f"try the same by hand: ssh -v -o BatchMode=yes{jump} -p {port} {account.replace('[', '').replace(']', '')} true"
+    """What a person types to see what ssh says about ``who``, with the keys, files and bastions that were used here."""
+    command = who.command if isinstance(who, Peer) else ()
+    return f"try the same by hand: {shlex.join(command)}" if command else "see what `ssh -v` says about it"
 
 
 def _broken(error: BaseException, who: str) -> AutotunerError:
@@ -145,9 +159,9 @@ def _second_factor(error: BaseException, who: str) -> AutotunerError:
     )
 
 
-def _key_locked(error: BaseException, who: str) -> AutotunerError:
+def _key_locked(_: BaseException, who: str) -> AutotunerError:
     return UsageError(
-        f"{who}: the private key needs a passphrase: {_text(error)}",
+        f"{who}: the private key needs a passphrase",
         hint="give `passphrase: env:NAME` or `passphrase: file:/PATH`, or use an agent (`agent: true`)",
     )
 
@@ -184,9 +198,9 @@ def _config_wrong(error: BaseException, who: str) -> AutotunerError:
     return UsageError(f"{who}: the ssh configuration cannot be used: {_text(error)}", hint="correct it, or write `config_file: none`")
 
 
-def _key_unusable(error: BaseException, who: str) -> AutotunerError:
+def _key_unusable(_: BaseException, who: str) -> AutotunerError:
     return UsageError(
-        f"{who}: the private key cannot be used: {_text(error)}",
+        f"{who}: the private key cannot be used",
         hint="wrong passphrase, damaged file, or a type other than ed25519, ECDSA and RSA; check it with ssh-keygen -y -f FILE",
     )
 

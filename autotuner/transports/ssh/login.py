@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from paramiko.ssh_exception import AuthenticationException, BadAuthenticationTyp
 
 from autotuner import disk
 from autotuner.errors import AutotunerError, Refused, UsageError
+from autotuner.transports.ssh import agent
 from autotuner.transports.ssh.failures import NotAdmitted, by_hand, mapped
 from autotuner.transports.ssh.known_hosts import HostKey, fingerprint, known_keys
 from autotuner.transports.ssh.settings import Target, secret
@@ -78,9 +82,9 @@ def _check_host_key(key: paramiko.PKey, known: list[HostKey], target: Target) ->
     if same:
         return
     valid = [entry for entry in known if not entry.revoked]
-    file, name = target.known_hosts[0], _file_kind(kind)
+    file, name = shlex.quote(str(target.known_hosts[0])), _file_kind(kind)
     compare = f"on the host's own console (ssh-keygen -lf /etc/ssh/ssh_host_{name}_key.pub)"
-    add = f"ssh-keyscan -t {name} -p {target.port} {target.host} | tee -a {file}"
+    add = f"ssh-keyscan -t {name} -p {target.port} {shlex.quote(target.host)} | tee -a {file}"
     if not valid:
         raise Refused(
             f"{target.who}: unknown host key: {target.key_name} presents {shown}, which no file of known hosts lists",
@@ -91,7 +95,7 @@ def _check_host_key(key: paramiko.PKey, known: list[HostKey], target: Target) ->
         f"{target.who}: the host key has changed: {target.key_name} presents {shown}, known is {expected}; nothing was done",
         hint=(
             f"somebody may be in between, or the host was installed anew. Compare it {compare}; "
-            f"only if it is the same: ssh-keygen -R '{target.key_name}' -f {file}; {add}"
+            f"only if it is the same: ssh-keygen -R {shlex.quote(target.key_name)} -f {file}; {add}"
         ),
     )
 
@@ -103,7 +107,8 @@ def _file_kind(kind: str) -> str:
 def _authenticate(session: paramiko.Transport, target: Target) -> None:
     refused: AuthenticationException | None = None
     offered: list[str] = []
-    for name, key in _keys(target):
+    passed_over: list[AutotunerError] = []
+    for name, key in _keys(target, passed_over):
         offered.append(name)
         refused = _offer(session, target, key)
         if refused is None:
@@ -118,10 +123,16 @@ def _authenticate(session: paramiko.Transport, target: Target) -> None:
         refused = PartialAuthentication(further)
     if isinstance(refused, BadAuthenticationType | PartialAuthentication):
         raise refused
-    raise NotAdmitted(
-        f"{target.who}: the login was refused; offered: {', '.join(offered) or 'nothing, because no key was found'}",
-        hint=f"check `user` and `identity_file` of the host document, and authorized_keys on the host; {by_hand(target.who)}",
-    )
+    raise _not_admitted(target, offered, passed_over)
+
+
+def _not_admitted(target: Target, offered: list[str], passed_over: list[AutotunerError]) -> NotAdmitted:
+    told = [f"offered: {', '.join(offered) or 'nothing'}"]
+    told += [f"not offered: {error.message}" for error in passed_over]
+    told += [agent.find().state] if target.agent else [] if offered or passed_over else ["no key was found"]
+    hints = [error.hint for error in passed_over if error.hint]
+    hints.append(f"check `user` and `identity_file` of the host document, and authorized_keys on the host; {by_hand(target.who)}")
+    return NotAdmitted(f"{target.who}: the login was refused; {'; '.join(told)}", hint="; ".join(hints))
 
 
 def _offer(session: paramiko.Transport, target: Target, key: paramiko.PKey) -> AuthenticationException | None:
@@ -135,42 +146,48 @@ def _offer(session: paramiko.Transport, target: Target, key: paramiko.PKey) -> A
     return PartialAuthentication(further) if further else None
 
 
-def _keys(target: Target) -> Iterator[tuple[str, paramiko.PKey]]:
+def _keys(target: Target, passed_over: list[AutotunerError]) -> Iterator[tuple[str, paramiko.PKey]]:
+    """The keys to offer, named; default keys that are there and cannot be used are noted in ``passed_over``."""
     for file in target.identity_files:
-        key = _key(file, target)
-        if key is not None:
-            yield str(file), key
-    if target.agent:
-        agent = paramiko.Agent()
         try:
-            for key in agent.get_keys():
+            key = _key(file, target)
+        except AutotunerError as error:
+            if target.only_these:
+                raise
+            if os.path.exists(file):  # noqa: PTH110 - a folder that is closed to us is no error here
+                passed_over.append(error)
+            continue
+        yield str(file), key
+    if target.agent and agent.find().keys:
+        running = paramiko.Agent()
+        try:
+            for key in running.get_keys():
                 yield f"agent key {key.comment or key.get_name()}", key
         finally:
-            agent.close()
+            running.close()
 
 
-def _key(file: Path, target: Target) -> paramiko.PKey | None:
-    """The private key of the file; ``None`` for a default key that is not there or not usable without being asked for."""
-    try:
-        with disk.refusals("read", file, then="`identity_file` names the private key"):
-            file.read_bytes()
-        return _unlocked(file, target)
-    except AutotunerError:
-        if target.only_these:
-            raise
-        return None
+def _key(file: Path, target: Target) -> paramiko.PKey:
+    with disk.refusals("read", file, then="`identity_file` names the private key"):
+        file.read_bytes()
+        found = file.stat()
+    if found.st_uid == os.getuid() and found.st_mode & 0o077:  # as ssh does: another owner's file is that owner's matter
+        raise UsageError(
+            f"{file} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}), so it is no secret and is not used",
+            hint=f"chmod 600 {shlex.quote(str(file))}",
+        )
+    return _unlocked(file, target)
 
 
 def _unlocked(file: Path, target: Target) -> paramiko.PKey:
-    damaged = f"{file} is not a private key that can be used"
+    check = f"ssh-keygen -y -f {shlex.quote(str(file))}"
     try:
         return paramiko.PKey.from_path(file)
     except TypeError:
         pass  # This is how the library says that the key is encrypted.
     except (UnknownKeyType, BERException, ValueError, SSHException) as error:
-        raise UsageError(
-            f"{damaged}: {error}", hint=f"it must be an ed25519, ECDSA or RSA key; check it with ssh-keygen -y -f {file}"
-        ) from error
+        hint = f"it must be a private ed25519, ECDSA or RSA key; check it with {check}"
+        raise UsageError(f"{file} is not a private key that can be used", hint=hint) from error
     if target.passphrase is None:
         raise UsageError(
             f"{file} is protected by a passphrase",
@@ -180,6 +197,4 @@ def _unlocked(file: Path, target: Target) -> paramiko.PKey:
     try:
         return paramiko.PKey.from_path(file, passphrase.encode())
     except (UnknownKeyType, BERException, TypeError, ValueError, SSHException) as error:
-        raise UsageError(
-            f"{file}: wrong passphrase, or a damaged key", hint=f"check the passphrase with ssh-keygen -y -f {file}"
-        ) from error
+        raise UsageError(f"{file}: wrong passphrase, or a damaged key", hint=f"check the passphrase with {check}") from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from paramiko.config import SSHConfig
 from autotuner import disk
 from autotuner.errors import UsageError
 from autotuner.model.host import SshTransport as SshDocument
-from autotuner.transports.ssh.failures import mapped
+from autotuner.transports.ssh.failures import Peer, mapped
 from autotuner.transports.ssh.includes import expanded
 from autotuner.transports.ssh.known_hosts import SSH_PORT, host_key_name
 
@@ -43,10 +44,35 @@ class Target:
     password: str | None
     """Reference of the password; only the host itself is ever given it."""
 
+    behind: tuple[Target, ...] = ()
+    """The bastions on the way to it, the nearest to it last."""
+
     @property
-    def who(self) -> str:
+    def who(self) -> Peer:
         """How people name it: ``user@host:port``."""
-        return f"{self.user}@{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return Peer(f"{self.user}@{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}", self.by_hand())
+
+    def by_hand(self) -> tuple[str, ...]:
+        """The command line with which ssh logs in to it in the same way, and says what it does."""
+        return ("ssh", "-v", *self._options(), f"{self.user}@{self.host}", "true")
+
+    def _options(self) -> tuple[str, ...]:
+        options = [] if self.password else ["BatchMode=yes"]
+        files = [file for file in self.identity_files if self.only_these or os.path.exists(file)]  # noqa: PTH110 - a folder that is closed to us is no error here
+        options += [] if self.agent else ["IdentitiesOnly=yes", "IdentityAgent=none"]
+        options += [] if files else ["IdentityFile=none"]
+        if self.known_hosts != _expanded(_DEFAULT_KNOWN_HOSTS):
+            listed = " ".join(f'"{file}"' if " " in str(file) else str(file) for file in self.known_hosts)
+            options += [f"UserKnownHostsFile={listed}", "GlobalKnownHostsFile=none"]
+        if self.key_name != host_key_name(self.host, self.port):
+            options.append(f"HostKeyAlias={self.key_name}")
+        if self.behind:
+            bastion = replace(self.behind[-1], behind=self.behind[:-1])
+            words = ["ssh", *bastion._options(), f"{bastion.user}@{bastion.host}"]  # noqa: SLF001 - another one of the same class
+            way = shlex.join([word.replace("%", "%%") for word in words])
+            options.append(f"ProxyCommand={way} -W '[%h]:%p'")
+        keys = [word for file in files for word in ("-i", str(file))]
+        return ("-F", "none", *keys, *(word for option in options for word in ("-o", option)), "-p", str(self.port))
 
 
 def targets(document: SshDocument) -> tuple[Target, ...]:
@@ -61,7 +87,8 @@ def targets(document: SshDocument) -> tuple[Target, ...]:
             hint="name the bastion with `proxy_jump: [user@]host[:port]` in the host document",
         )
     jumps = document.proxy_jump if document.proxy_jump is not None else options.get("proxyjump", "none")
-    return (*config.bastions(jumps, ()), last)
+    way = (*config.bastions(jumps, ()), last)
+    return tuple(replace(target, behind=way[:number]) for number, target in enumerate(way))
 
 
 class _Config:
@@ -97,7 +124,7 @@ class _Config:
             port=number,
             user=user or options.get("user") or getpass.getuser(),
             key_name=str(options.get("hostkeyalias", host_key_name(host, number))),
-            known_hosts=tuple(Path(os.path.expanduser(file)) for file in known or _DEFAULT_KNOWN_HOSTS),  # noqa: PTH111 - as ssh writes it
+            known_hosts=_expanded(known or _DEFAULT_KNOWN_HOSTS),
             identity_files=tuple(Path(file).expanduser() for file in identity or _default_keys(document)),
             only_these=document.identity_file is not None,
             agent=document.agent,
@@ -122,6 +149,10 @@ class _Config:
                 hint=f"correct ProxyJump in {self.file} or `proxy_jump` in the host document",
             )
         return (*self.bastions(str(self.options(first).get("proxyjump", "none")), (*seen, first)), *found)
+
+
+def _expanded(files: Iterable[str]) -> tuple[Path, ...]:
+    return tuple(Path(os.path.expanduser(file)) for file in files)  # noqa: PTH111 - as ssh writes it
 
 
 def _identity_files(document: SshDocument, options: Mapping[str, Any]) -> list[str]:

@@ -40,7 +40,7 @@ class SshTransport:
         self._admitted = False
         self._closed = False
         self._lost = 0
-        self.address = self._targets[-1].who
+        self.address = str(self._targets[-1].who)
 
     @property
     def hostname(self) -> str:
