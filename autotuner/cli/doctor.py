@@ -51,7 +51,8 @@ class Examination:
 def doctor(options: Options, host: str, space: str | None, *, as_json: bool) -> int:
     """Look HOST over and say what would keep it from being tuned.
 
-    HOST is a name (`hosts/NAME.yaml`) or a path. Nothing on the host is changed. Ends with 1 when a check fails.
+    HOST is a name (`hosts/NAME.yaml`) or a path. Nothing on the host is changed but for the tuner's own program, which
+    is put there. Ends with 1 when a check fails.
     """
     found = examine(load_host(host), options.state_dir, space=load_space(space) if space else None)
     click.echo(as_json_text(found) if as_json else as_text(found))

@@ -69,7 +69,7 @@ def service(ctx: click.Context, host: str) -> None:
 def show(target: Target, *, as_json: bool) -> int:
     """Show production, candidates, the lease, the dead-man switch, who listens on the port and how the last restore ended.
 
-    Nothing on the host is changed.
+    Nothing on the host is changed but for the tuner's own program, which is put there.
     """
     from autotuner.deploy import people
 
