@@ -105,6 +105,26 @@ def test_a_host_that_is_tuned_names_its_holder_and_when_the_lease_expires(stage,
     assert "now:" not in capsys.readouterr().out
 
 
+def test_a_tuner_that_died_with_the_lease_alone_has_left_nothing_to_restore(stage, service) -> None:
+    stage.produce()
+    content = {
+        "token": "t0",
+        "session": f"{stage.side.state}/sessions/{stage.port}",
+        "ttl_s": 0.0,
+        "holder": "ada@farbox",
+        "machine": "away",
+    }
+    stage.side.call(
+        "acquire", {"folder": stage.side.leases, "names": ["gpus"], "content": {**content, "purpose": "tune here", "since": "then"}}
+    )
+
+    shown = json.loads(service("show", "--json")[1])
+    assert (shown["lease"]["alive"], shown["left_to_restore"]) == (False, False)
+    assert service("show")[1].splitlines()[-1] == (
+        "a tuner that is gone left its lease alone: nothing on this host was changed, and the next `tune` takes it over"
+    )
+
+
 def test_nothing_is_brought_back_under_a_tuner_that_lives_unless_it_is_taken_over(stage, service) -> None:
     stage.produce()
     Left(stage)
