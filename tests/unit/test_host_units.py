@@ -10,6 +10,7 @@ from autotuner.deploy.snapshot import redacted
 from autotuner.discover.units import Reason, read_units, units_request
 from autotuner.engines.sglang.engine import SglangEngine
 from autotuner.model.host import Host
+from autotuner.services.onhost.revertable import grant
 
 ANY = "0.0.0.0"  # noqa: S104 - compared, not bound
 DOCUMENT = {
@@ -63,6 +64,8 @@ def test_the_document_says_which_unit_is_asked_for() -> None:
     endpoints = SglangEngine().endpoints
     asked = units_request(host(), endpoints)
     assert (asked["unit"], asked["conflicts"], asked["models_path"]) == ("prod.service", ["beside.service"], "/v1/models")
+    assert (asked["host"], asked["ssh"]) == ("far", True)
+    assert grant(asked) == "autotuner service far grant"
     for written, unit in (("auto", "auto"), ("none", None)):
         assert units_request(host(service={"manager": "systemd", "production": written}), endpoints)["unit"] == unit
 
