@@ -71,8 +71,7 @@ class Ending:
                     raise unreachable(self.host, self.host_side, self.folder, error, by=self._by()) from error
                 self._notice(f"it cannot be reached ({error.message}); trying again")
             except AutotunerError as error:
-                why = f"{error.message}; the host restores itself by {self._by()}"
-                raise not_restored(self.host, self.host_side, self.folder, why) from error
+                raise unreachable(self.host, self.host_side, self.folder, error, by=self._by()) from error
             time.sleep(PAUSE_S)
 
     def _attempt(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotuner.deploy.state import SessionState, session_state
-from autotuner.errors import AutotunerError, NotRestored, TransportError
+from autotuner.errors import AutotunerError, NotRestored
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
 
@@ -104,7 +104,7 @@ def request_restore_of(host: Host, host_side: HostSide, folder: str, snapshot: M
         raise not_restored(host, host_side, folder, f"the restore cannot be started: {reply['error']}")
 
 
-def unreachable(host: Host, host_side: HostSide, folder: str, error: TransportError, *, by: str) -> NotRestored:
+def unreachable(host: Host, host_side: HostSide, folder: str, error: AutotunerError, *, by: str) -> NotRestored:
     """What to say when nobody could look: what the host does by itself, and by when."""
     try:
         command = f" (then on the host: {host_side.by_hand('restore', folder)})"
@@ -112,6 +112,6 @@ def unreachable(host: Host, host_side: HostSide, folder: str, error: TransportEr
         command = ""
     return NotRestored(
         f"{host.name}: nobody has seen whether production on port {host.endpoint.port} is as it was: the host cannot be reached"
-        f" ({error.message}). By itself it stops what was started for tuning and brings production back, by {by} at the latest",
+        f" or looked at ({error.message}). By itself it stops what was started for tuning and brings production back, by {by} at the latest",
         hint=f"look at it as soon as it can be reached: autotuner doctor {host.name}{command}",
     )

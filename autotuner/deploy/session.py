@@ -87,6 +87,8 @@ class HostSession:
         self._memory: GpuMemory | None = None
         self._candidate: tuple[Handle, LogFollower | None] | None = None
         self._to_stop = False
+        self._by_hand: StopStudy | None = None
+        """Somebody stopped a candidate when it had been measured: it still counts, and nothing more is done here."""
         self._workers: Fleet | None = None
 
     @property
@@ -166,6 +168,8 @@ class HostSession:
         """
         watch = self._watching()
         self.check()
+        if self._by_hand is not None:
+            raise self._by_hand
         self._clear_port()
         self._candidate = (Handle(name=spec.name, pid=0, log=""), None)  # it may run even if nobody hears of it
         try:
@@ -223,6 +227,8 @@ class HostSession:
         heartbeat, before = self._heartbeat, self._before
         if heartbeat is None or before is None:
             return
+        if self._by_hand is not None and kind is None:
+            self._on_notice(self._by_hand.message)
         with signals_wait(lambda: self._on_notice(f"{self._host.name}: bringing production back first")):
             self._candidate = None
             heartbeat.stop()
@@ -302,7 +308,8 @@ class HostSession:
             return
         limit = self._host.limits.stop_timeout_s
         watch.alive(limit + _STOP_SLACK_S)
-        self._services.stop(handle, timeout_s=limit)
+        if self._services.stop(handle, timeout_s=limit) and handle.pid:
+            self._by_hand = interfered(self._host, "somebody stopped the candidate by hand", watch.serving())
         watch.alive(SETTLE_S + _STOP_SLACK_S)
         if follower is not None:
             follower.lines()

@@ -71,9 +71,10 @@ class ServiceManager(Protocol):
         """Log bytes from ``offset`` on, which only ever grows from call to call; empty when there are no new ones."""
         ...
 
-    def stop(self, handle: Handle, *, timeout_s: float) -> None:
+    def stop(self, handle: Handle, *, timeout_s: float) -> bool:
         """SIGTERM to all of it, SIGKILL after ``timeout_s``; returns when no process of it is left. Idempotent.
 
+        Returns whether it ran no more because somebody else had stopped it.
         Raises ``StopStudy`` when something is left that cannot be killed.
         """
         ...

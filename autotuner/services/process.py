@@ -78,7 +78,7 @@ class ProcessManager:
         except FileNotFoundError:
             return b""
 
-    def stop(self, handle: Handle, *, timeout_s: float) -> None:
+    def stop(self, handle: Handle, *, timeout_s: float) -> bool:
         """SIGTERM, SIGKILL after ``timeout_s``; returns when no process of it is left. Idempotent.
 
         Raises ``StopStudy`` when processes are left that cannot be killed.
@@ -91,6 +91,7 @@ class ProcessManager:
                 hint="a process in the kernel's uninterruptible state usually waits for a GPU or a disk: look at dmesg, then reboot",
             )
         self._started.pop((handle.name, handle.pid), None)
+        return False  # who killed a plain process is not to be known
 
     def _runs(self, handle: Handle) -> bool:
         record = self._started.get((handle.name, handle.pid)) or self._json(handle, "started.json")

@@ -79,7 +79,7 @@ class SystemdManager:
         kept.kept, kept.begins = kept.kept[let_go:], kept.begins + let_go
         return kept.kept
 
-    def stop(self, handle: Handle, *, timeout_s: float) -> None:
+    def stop(self, handle: Handle, *, timeout_s: float) -> bool:
         """SIGTERM to all of its control group, SIGKILL after ``timeout_s``; returns when no process of it is left. Idempotent.
 
         Raises ``StopStudy`` when processes are left that cannot be killed.
@@ -91,6 +91,7 @@ class SystemdManager:
                 f"{handle.name}: processes {reply['left']} cannot be killed",
                 hint="a process in the kernel's uninterruptible state usually waits for a GPU or a disk: look at dmesg, then reboot",
             )
+        return bool(reply.get("by_hand"))
 
     def _request(self, name: str) -> dict[str, Any]:
         return {"state": self.host_side.state, "manager": self.name, "port": self._port, "name": name}

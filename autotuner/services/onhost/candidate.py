@@ -106,11 +106,15 @@ def log(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop(request: dict[str, Any]) -> dict[str, Any]:
-    """End ``{port, name, timeout_s}`` with everything in its control group; ``{"left": pids}`` that would not die. Idempotent."""
+    """End ``{state, port, name, timeout_s}`` with everything in its control group. Idempotent.
+
+    ``{left, by_hand}``: pids that would not die, and whether somebody else had stopped it before.
+    """
     port, unit = int(request["port"]), unit_name(request["port"], request["name"])
+    by_hand = bool(status(request).get("by_hand"))
     with contextlib.suppress(OSError):
         files.write_json(_record_path(port, request["name"]), {**_record(port, request["name"]), "stopped": True})
-    return {"left": end(unit, float(request["timeout_s"]))}
+    return {"left": end(unit, float(request["timeout_s"])), "by_hand": by_hand}
 
 
 def end(unit: str, grace_s: float) -> list[int]:

@@ -72,16 +72,18 @@ def _start(shard: int, cells: str, kills: int, out: Path) -> subprocess.Popen[by
 
 def _follow(shards: list[subprocess.Popen[bytes]], folder: Path) -> None:
     """Say what came of each cell as it ends."""
-    told = 0
+    told: set[tuple[str, str]] = set()
     while True:
         over = all(shard.poll() is not None for shard in shards)
         found = results.read(folder)
-        for result in found[told:]:
+        for result in found:
+            if (result["kind"], result["cell"]) in told:
+                continue
+            told.add((result["kind"], result["cell"]))
             took = f" ({result['restored_s']:g} s)" if result["restored_s"] else ""
             _say(f"{'VIOLATED' if result['violations'] else 'ok'} {result['kind']} {result['cell']}{took}")
             for violation in result["violations"]:
                 _say(f"    {violation}")
-        told = len(found)
         if over:
             return
         time.sleep(1)

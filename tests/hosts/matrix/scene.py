@@ -180,7 +180,7 @@ def play(
     machine: Machine, folder: Path, fault: Fault, phase: str, *, code: str = "R", mutations: Sequence[Sequence[str]] = ()
 ) -> Iterator[Scene]:
     """A scene that was played to its end."""
-    trials = fault.trials or {"C": 2, "T": 3}.get(code, 1)
+    trials = fault.trials or {"C": 2, "T": 3, "O": 2}.get(code, 1)
     with Scene(machine, folder, fault, phase, trials=trials, mutations=mutations) as scene:
         scene.play()
         yield scene

@@ -12,7 +12,8 @@ EXTRA_S = 3.0
 def judge(scene: Scene, code: str) -> list[str]:
     """Everything that was violated; empty for a cell that passed."""
     samples = scene.watch.samples()
-    died_early = scene.fault.kills and scene.phase in {"p0", "p1"}
+    # A lease that nobody was left or able to take back is out of force by itself.
+    died_early = (scene.fault.kills or scene.fault.act.__name__ == "_other_host_key") and scene.phase in {"p0", "p1"}
     found = [
         *oracle.o3(samples),
         *oracle.o4(scene.controller, ended_itself=scene.ended_at is not None and scene.controller.code == 0),
