@@ -112,6 +112,7 @@ def unreachable(host: Host, host_side: HostSide, folder: str, error: AutotunerEr
         command = ""
     return NotRestored(
         f"{host.name}: nobody has seen whether production on port {host.endpoint.port} is as it was: the host cannot be reached"
-        f" or looked at ({error.message}). By itself it stops what was started for tuning and brings production back, by {by} at the latest",
+        f" or looked at ({error.message})."
+        f" By itself it stops what was started for tuning and brings production back, by {by} at the latest",
         hint=f"look at it as soon as it can be reached: autotuner doctor {host.name}{command}",
     )
