@@ -78,6 +78,7 @@ def test_both_copies_damaged_and_the_tuner_dead_is_said_and_not_called_restored(
         tuned.machine.run(["rm", "-r", SESSION, SPARE])
         with pytest.raises(NotRestored, match="nothing on the host says any more what served before"):
             people.restore(host, side, take_over=True)
+        until(lambda: not ((holder := people.holder_of(host, side)) and holder.alive), "the end of the dead tuner's lease")
     with pytest.raises(Refused, match="nothing on the host says any more what served before"), tuned.session() as made, made:
         pass
 
