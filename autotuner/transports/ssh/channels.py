@@ -20,6 +20,18 @@ _WINDOW_WAIT_S = 0.02
 _UNKNOWN = -1
 
 
+def _end_input(channel: paramiko.Channel) -> None:
+    """Say that no more input comes, unless the channel was closed meanwhile.
+
+    The library's own ``shutdown_write`` sends this after it has let go of the channel's lock, and so may send it after the answer to the
+    other side's close; sshd ends the whole connection for that ("ieof packet referred to nonexistent channel").
+    """
+    with channel.lock:
+        message = None if channel.closed else channel._send_eof()  # noqa: SLF001
+        if message is not None:
+            channel.transport._send_user_message(message)  # noqa: SLF001
+
+
 class TimedOut(TransportError):
     """The command did not end in time; the connection stands."""
 
@@ -111,7 +123,7 @@ class _Conversation:
                     break
                 self._rest = self._rest[sent:]
             if not self._rest:
-                self._channel.shutdown_write()
+                _end_input(self._channel)
                 self.sending = False
         except TimeoutError:
             pass
