@@ -171,7 +171,7 @@ class Runner:
                     contexts=[job.cell.context for job in trial.jobs],
                 )
             for job in trial.jobs:
-                measurement = self._measure_cell(job, control, server, self._fit, stop_cell)
+                measurement = self._measure_cell(job, control, server, self._fit, stop_cell, number=trial.number)
                 self._store.write_cell(trial.number, job.cell.key, measurement.records)
                 if measurement.result.requests == 0 and not stop_cell():
                     self._refuse_silent_server(control, measurement.result, trial)
@@ -184,7 +184,7 @@ class Runner:
         return len(cells) == len(trial.jobs)
 
     def _measure_cell(
-        self, job: CellJob, control: ControlClient, server: Server, fit: Fit, stop_cell: Callable[[], bool]
+        self, job: CellJob, control: ControlClient, server: Server, fit: Fit, stop_cell: Callable[[], bool], *, number: int
     ) -> CellMeasurement:
         """One cell. What was measured while the connection to the host was lost is thrown away, and measured again once the host answers.
 
@@ -218,7 +218,12 @@ class Runner:
                 )
             except RetryTrial as error:  # a worker was lost, or the way to the server
                 why = error.message
-            server.check()
+            try:
+                server.check()
+            except AutotunerError:
+                if found is not None:  # the requests that the server died of say how
+                    self._store.write_cell(number, job.cell.key, found.records)
+                raise
             if found is not None and (self._session.interruptions == before or stop_cell()):
                 repeated = (f"measured again after {attempt} thrown away: {thrown}",) if attempt else ()
                 result = dataclasses.replace(found.result, warnings=(*found.result.warnings, *notes, *repeated))

@@ -191,6 +191,7 @@ def test_an_engine_that_is_not_installed_is_told(lab: Lab) -> None:
     told, tune = looked_over(lab, environment)
 
     assert any("venv/bin/python" in detail for detail in failed(told))
-    assert tune.code == 1
+    assert tune.code == 4
     assert "venv/bin/python" in tune.errors[0]
+    assert "model.safetensors" in tune.errors[0], "everything that is wrong is told at once"
     assert len(tune.hints) == 1
