@@ -12,7 +12,7 @@ from typing import Any
 from autotuner.deploy.patience import PAUSE_S
 from autotuner.deploy.production import PROBE_TIMEOUT_S, HostBefore, served_models
 from autotuner.deploy.reach import Route
-from autotuner.deploy.recovery import await_outcome, not_restored, patience_s, request_restore, request_restore_of, unreachable
+from autotuner.deploy.recovery import await_outcome, not_restored, patience_s, request_restore, unreachable
 from autotuner.deploy.state import SessionState, session_state
 from autotuner.discover.ports import listener_on
 from autotuner.discover.tenancy import tenant_of
@@ -82,11 +82,12 @@ class Ending:
             if state.token not in {None, self.token}:
                 return True
             await_outcome(self.host, self.host_side, self.folder, self.token)  # its own; nothing is asked of it
-            if (
-                tenant_of(self.host, self.host_side, besides=self.token) is None
-            ):  # what another tuner does there by now is not ours to judge
-                self._rescue()
-                self._look()
+            if tenant_of(self.host, self.host_side, besides=self.token) is not None:
+                return True  # what another tuner does there by now is not ours to judge
+            rescued = self._rescue()
+            self._look()
+            if rescued:
+                self._disarm()
             return True
         if state.token == self.token and not (self.asked and state.restored(self.token)):
             state = self._restored()
@@ -96,15 +97,15 @@ class Ending:
         self._disarm()
         return False
 
-    def _rescue(self) -> None:
-        """A host that has lost all it knew of the session while its candidate runs is told what to restore."""
+    def _rescue(self) -> bool:
+        """A host that has lost all it knew of the session while its candidate runs is told what to restore; whether that was so."""
         reply = self.host_side.call("verify", {"session": self.folder, "snapshot": dict(self.snapshot)}, timeout_s=_VERIFY_TIMEOUT_S)
-        if reply.get("running") and session_state(self.host_side, self.folder).token is None:
-            self._notice("it has lost what it knew of this session; it is told to restore it")
-            request_restore_of(self.host, self.host_side, self.folder, self.snapshot)
-            await_outcome(self.host, self.host_side, self.folder, self.token)
-            self._look()
-            self._disarm()
+        if not reply.get("running") or session_state(self.host_side, self.folder).token is not None:
+            return False
+        self._notice("it has lost what it knew of this session; it is told to restore it")
+        request_restore(self.host, self.host_side, self.folder, self.token, keep=True, snapshot=self.snapshot)
+        await_outcome(self.host, self.host_side, self.folder, self.token)
+        return True
 
     def _restored(self) -> SessionState:
         """The session after its restore, which waits to be looked at."""

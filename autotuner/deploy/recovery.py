@@ -52,9 +52,15 @@ def bring_back(host: Host, host_side: HostSide, folder: str, *, token: str | Non
         raise not_restored(host, host_side, folder, f"what is left of the last session cannot be removed: {reply['error']}")
 
 
-def request_restore(host: Host, host_side: HostSide, folder: str, token: str, *, keep: bool) -> None:
-    """Ask for the restore of a session; ``keep`` leaves it on the host until it was verified. Raises ``NotRestored``."""
-    reply = host_side.call("request-restore", {"session": folder, "token": token, "keep": keep})
+def request_restore(
+    host: Host, host_side: HostSide, folder: str, token: str, *, keep: bool, snapshot: Mapping[str, Any] | None = None
+) -> None:
+    """Ask for the restore of a session; ``keep`` leaves it on the host until it was verified. Raises ``NotRestored``.
+
+    ``snapshot`` is for a host that has lost everything about the session.
+    """
+    request: dict[str, Any] = {"session": folder, "token": token, "keep": keep}
+    reply = host_side.call("request-restore", request if snapshot is None else {**request, "snapshot": dict(snapshot)})
     if "error" in reply:
         raise not_restored(host, host_side, folder, f"the restore cannot be started: {reply['error']}")
 
@@ -95,13 +101,6 @@ def damaged(host: Host, folder: str) -> NotRestored:
         f" the snapshot in {folder} is damaged, and so is its copy",
         hint=f"on the host: rm -r {folder}, and what `systemctl list-units 'autotuner-*'` lists; then {start}",
     )
-
-
-def request_restore_of(host: Host, host_side: HostSide, folder: str, snapshot: Mapping[str, Any]) -> None:
-    """Ask for the restore of a session of which the host has lost everything. Raises ``NotRestored``."""
-    reply = host_side.call("request-restore", {"session": folder, "token": snapshot["token"], "keep": True, "snapshot": dict(snapshot)})
-    if "error" in reply:
-        raise not_restored(host, host_side, folder, f"the restore cannot be started: {reply['error']}")
 
 
 def unreachable(host: Host, host_side: HostSide, folder: str, error: AutotunerError, *, by: str) -> NotRestored:

@@ -37,4 +37,4 @@ def tenant_of(host: Host, host_side: HostSide, *, besides: str | None = None) ->
     """Who tunes this host now, if anybody; the lease of a dead tuner does not count, nor the one with the token ``besides``."""
     reply = host_side.call("leases", {"folder": host_side.leases, "names": list(lease_names(host))})
     held = [lease["content"] for lease in reply.get("held", []) if lease["alive"]]
-    return next((tenant(content) for content in held if content.get("token") != besides or besides is None), None)
+    return next((tenant(content) for content in held if besides is None or content.get("token") != besides), None)

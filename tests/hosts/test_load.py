@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pytest
 from pydantic import TypeAdapter
 
 from autotuner.errors import RetryTrial
-from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.cells import CellMeasurement
 from autotuner.loadgen.fleet import Fleet, fleet
-from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.remote import TITLE, RemoteWorker, host_fleet
 from autotuner.model.host import SshTransport as SshDocument
-from autotuner.model.workload import Cell, Sampling
 from autotuner.transports.base import Stream
 from autotuner.transports.ssh.transport import SshTransport
 from tests.hosts.machine import Machine, until
+from tests.small_cells import ENDLESS, measure
 
 pytestmark = pytest.mark.host
 
-PLAN = CellPlan(window_s=1.5, warmup_s=0.5, max_window_s=4, max_warmup_s=4, settle_s=0.5, request_timeout_s=10, min_answers=2)
-ENDLESS = CellPlan(window_s=120, max_window_s=120, warmup_s=0.3, settle_s=0.3)
+THERE = "http://127.0.0.1:30000"
+"""The server as its own machine reaches it."""
 OTHER_TIME_S = 5_000_000
 
 
@@ -60,29 +59,6 @@ def _rested_fleet() -> Iterator[None]:
     fleet().close()
 
 
-def measure(
-    address: str,
-    workers: Fleet | None,
-    *,
-    concurrency: int = 4,
-    output_tokens: int = 64,
-    plan: CellPlan = PLAN,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> CellMeasurement:
-    return measure_cell(
-        f"http://{address}:30000",
-        model="kimi",
-        chat_path="/v1/chat/completions",
-        cell=Cell(context=60, concurrency=concurrency, output_tokens=output_tokens),
-        prompts=PromptSource(("code", "poem"), seed=1),
-        sampling=Sampling(),
-        plan=plan,
-        read_counters=None,
-        should_stop=should_stop,
-        workers=workers,
-    )
-
-
 def load_processes(machine: Machine) -> list[str]:
     return machine.out("pgrep", "-f", f"{TITLE}$").split()
 
@@ -95,8 +71,8 @@ def said_about_the_way(found: CellMeasurement) -> list[str]:
 def test_a_server_is_measured_alike_from_the_controller_and_on_its_host(
     serving: Machine, host: tuple[SshTransport, Fleet], concurrency: int
 ) -> None:
-    here = measure(serving.address, None, concurrency=concurrency)
-    there = measure("127.0.0.1", host[1], concurrency=concurrency)
+    here = measure(f"http://{serving.address}:30000", None, concurrency=concurrency)
+    there = measure(THERE, host[1], concurrency=concurrency)
     assert there.result.failed == here.result.failed == 0
     for metric in ("output_tok_s", "user_tok_s", "tpot_p50_ms"):
         assert there.result.metrics[metric] == pytest.approx(here.result.metrics[metric], rel=0.25), metric
@@ -105,7 +81,7 @@ def test_a_server_is_measured_alike_from_the_controller_and_on_its_host(
 
 def test_stamps_of_another_clock_are_put_on_the_cells_own(serving: Machine) -> None:
     with closing(InAnotherTime(document(serving))) as transport, closing(host_fleet(transport)) as workers:
-        found = measure("127.0.0.1", workers, concurrency=1)
+        found = measure(THERE, workers, concurrency=1)
         [worker] = workers._idle
         assert isinstance(worker, RemoteWorker)
         assert worker._begun is not None
@@ -126,7 +102,7 @@ def files(machine: Machine) -> set[str]:
 def test_nothing_is_left_on_the_host(serving: Machine) -> None:
     before = files(serving)
     with closing(SshTransport(document(serving))) as transport, closing(host_fleet(transport)) as workers:
-        measure("127.0.0.1", workers)
+        measure(THERE, workers)
         assert load_processes(serving)
     until(lambda: not load_processes(serving), "the end of the load workers")
     assert files(serving) == before
@@ -138,11 +114,11 @@ def test_a_killed_ssh_session_is_a_reason_to_try_again(serving: Machine, host: t
     killer = threading.Timer(2.0, serving.run, (["pkill", "-KILL", "-f", "^sshd: root"],))
     killer.start()
     with pytest.raises(RetryTrial, match=r"load worker \d+ on root@.* was lost"):
-        measure("127.0.0.1", workers, plan=ENDLESS)
+        measure(THERE, workers, plan=ENDLESS)
     killer.join()
     assert transport.interruptions > before
     until(lambda: not load_processes(serving), "the end of the load workers")
-    assert measure("127.0.0.1", workers).result.requests > 0
+    assert measure(THERE, workers).result.requests > 0
 
 
 def test_a_silent_network_is_a_reason_to_try_again_and_ends_the_load(
@@ -154,7 +130,7 @@ def test_a_silent_network_is_a_reason_to_try_again_and_ends_the_load(
     dropper.start()
     try:
         with pytest.raises(RetryTrial, match=r"load worker \d+ on root@.* was lost"):
-            measure("127.0.0.1", workers, plan=ENDLESS)
+            measure(THERE, workers, plan=ENDLESS)
         dropper.join()
         until(lambda: not load_processes(serving), "the end of the load workers on a host that hears nothing")
     finally:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from autotuner.errors import Interrupted, RetryTrial, StopStudy
-from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.crew import Crew
 from autotuner.loadgen.fleet import Fleet, fleet
 from autotuner.loadgen.hosttime import ClockSample, HostClock
@@ -26,11 +25,9 @@ from autotuner.model.workload import Cell, Sampling
 from autotuner.transports.base import Stream
 from autotuner.transports.local import LocalTransport
 from tests.integration.simulated import Running, free_port, server
+from tests.small_cells import ENDLESS, PATH, PLAN, measure
 
-PATH = "/v1/chat/completions"
 FLAGS = ("--tp-size", "8", "--ep-size", "8", "--enable-metrics")
-PLAN = CellPlan(window_s=1.5, warmup_s=0.5, max_window_s=4, max_warmup_s=4, settle_s=0.5, request_timeout_s=10, min_answers=2)
-ENDLESS = CellPlan(window_s=120, max_window_s=120, warmup_s=0.3, settle_s=0.3)
 FAR_S = 0.15
 FAR = """
 import os, queue, subprocess, sys, threading, time
@@ -77,29 +74,6 @@ def host() -> Iterator[Fleet]:
     yield made
     made.close()
     fleet().close()
-
-
-def measure(
-    url: str,
-    workers: Fleet | None,
-    *,
-    concurrency: int = 4,
-    output_tokens: int = 64,
-    plan: CellPlan = PLAN,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> CellMeasurement:
-    return measure_cell(
-        url,
-        model="kimi",
-        chat_path=PATH,
-        cell=Cell(context=60, concurrency=concurrency, output_tokens=output_tokens),
-        prompts=PromptSource(("code", "poem"), seed=1),
-        sampling=Sampling(),
-        plan=plan,
-        read_counters=None,
-        should_stop=should_stop,
-        workers=workers,
-    )
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 20) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 LIMIT = 8 << 20
 """Bytes of a body that are read at most."""
+_PROBE_TIMEOUT_S = 25.0
 
 
 def http(request: dict[str, Any]) -> dict[str, Any]:
@@ -30,6 +31,26 @@ def http(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{request['url']}: {error or type(error).__name__}", "kind": "connection"}
     finally:
         connection.close()
+
+
+def base_url(request: dict[str, Any]) -> str:
+    """Where ``{address, port}`` is reached from the machine itself."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(request["address"], request["address"])  # noqa: S104 - compared, not bound
+    return f"http://{f'[{address}]' if ':' in address else address}:{request['port']}"
+
+
+def answers(request: dict[str, Any], timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
+    """Whether ``{address, port, ready_path}`` says 200."""
+    asked = {"method": "GET", "url": base_url(request) + request["ready_path"], "timeout_s": timeout_s}
+    return bool(http(asked).get("status") == 200)
+
+
+def models(request: dict[str, Any]) -> list[str] | None:
+    """Sorted ids of the models that ``{address, port, models_path}`` lists; ``None`` when it lists none."""
+    if not request.get("models_path"):
+        return None
+    reply = http({"method": "GET", "url": base_url(request) + request["models_path"], "timeout_s": _PROBE_TIMEOUT_S})
+    return model_ids(reply.get("body", "")) if reply.get("status") == 200 else None
 
 
 def model_ids(body: str) -> list[str] | None:

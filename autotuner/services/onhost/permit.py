@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from . import candidate, session, units
-from .revertable import STATE
+from .session import SYSTEM_STATE
 
 ALLOW = Path("/etc/autotuner/allow.json")
 """``{"users": {USER: {"units": [...]}}}``, root's."""
 LEASES = "/var/tmp/autotuner-lease"  # noqa: S108 - one folder for every user of the machine is the point
 
-_SESSION = re.compile(rf"{re.escape(str(STATE))}/sessions/[0-9]{{1,5}}")
+_SESSION = re.compile(rf"{re.escape(str(SYSTEM_STATE))}/sessions/[0-9]{{1,5}}")
 _LEASE = re.compile(rf"{re.escape(LEASES)}/[A-Za-z0-9_-][A-Za-z0-9._-]*\.json")
 _LEASE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _TOKEN = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -48,7 +48,7 @@ def refusal(user: str, command: str, request: dict[str, Any]) -> str | None:
         "session": _SESSION.fullmatch,
         "path": _LEASE.fullmatch,
         "token": lambda value: value is None or _TOKEN.fullmatch(value),
-        "state": lambda value: value == str(STATE),
+        "state": lambda value: value == str(SYSTEM_STATE),
         "folder": lambda value: value == LEASES,
         "manager": lambda value: value == "systemd",
         "name": candidate.NAME.fullmatch,
@@ -89,7 +89,7 @@ def _snapshot_units(snapshot: dict[str, Any] | None) -> set[str] | None:
     """Units that a snapshot would have stopped and started; ``None`` for one that could do more than that."""
     if snapshot is None:
         return set()
-    plain = snapshot.get("manager") == "systemd" and snapshot.get("production") is None and snapshot.get("state") == str(STATE)
+    plain = snapshot.get("manager") == "systemd" and snapshot.get("production") is None and snapshot.get("state") == str(SYSTEM_STATE)
     limits = [f"{name}={value}" for unit in snapshot["units"] for name, value in unit.get("limits", {}).items()]
     if not plain or not all(map(_LIMIT.fullmatch, limits)) or not all(map(_LEASE.fullmatch, snapshot["leases"])):
         return None

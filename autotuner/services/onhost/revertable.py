@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import systemctl
+from .session import SYSTEM_STATE
 
 
 class Problem(NamedTuple):
@@ -18,7 +19,6 @@ class Problem(NamedTuple):
 
 
 UNIT_FOLDER = Path("/etc/systemd/system")
-STATE = Path("/var/lib/autotuner")
 ROOM = 4 << 20
 """Free bytes that a session needs on the host."""
 
@@ -48,7 +48,7 @@ def of_machine(request: dict[str, Any]) -> list[Problem]:
         problems.append(Problem("systemd-run is not installed", "install systemd's own tools on the host"))
     problems += [
         Problem(f"too little room on the disk of {folder}: {_free(folder)} bytes of {ROOM}", "free some space there")
-        for folder in (STATE, UNIT_FOLDER, Path("/run"))
+        for folder in (SYSTEM_STATE, UNIT_FOLDER, Path("/run"))
         if _free(folder) < ROOM
     ]
     return problems

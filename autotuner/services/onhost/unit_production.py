@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import systemctl, units
+from . import asking, systemctl, units
 
 _POLL_S = 0.2
 _PAUSE_S = 1.0
@@ -62,7 +62,7 @@ def differences(snapshot: dict[str, Any]) -> tuple[list[str], list[str]]:
         elif unit["role"] == "production":
             wrong = _other_service(unit, now, snapshot)
             (notes if edited else problems).extend(wrong)
-            if unit.get("answered") and not units.answers(snapshot):
+            if unit.get("answered") and not asking.answers(snapshot):
                 problems.append(f"{unit['name']} does not answer on {snapshot['ready_path']}")
     return problems, notes
 
@@ -108,7 +108,7 @@ def _activate(unit: dict[str, Any], snapshot: dict[str, Any], deadline: float, s
     while True:
         now = systemctl.state(name)
         active = now.get("ActiveState", "")
-        if active == "active" and (unit["role"] != "production" or not unit.get("answered") or units.answers(snapshot)):
+        if active == "active" and (unit["role"] != "production" or not unit.get("answered") or asking.answers(snapshot)):
             return None
         if time.monotonic() > deadline:
             return f"{name} is {active or 'unknown'} ({now.get('Result', '')}) after {float(snapshot['ready_timeout_s']):g} s"
@@ -132,6 +132,6 @@ def _other_service(unit: dict[str, Any], now: dict[str, Any], snapshot: dict[str
     wrong: list[str] = []
     if unit["argv"] and now["argv"] != unit["argv"]:
         wrong.append(f"{unit['name']} runs another command line: {' '.join(now['argv'])[:160]}")
-    if unit.get("models") is not None and (served := units.models(snapshot)) != unit["models"]:
+    if unit.get("models") is not None and (served := asking.models(snapshot)) != unit["models"]:
         wrong.append(f"{unit['name']} lists the models {served}, and listed {unit['models']}")
     return wrong

@@ -43,7 +43,6 @@ PROPERTIES = (
     "SupplementaryGroups",
     "TimeoutStopUSec",
 )
-_PROBE_TIMEOUT_S = 25.0
 _SSHD = re.compile(r"sshd?(@.*)?\.(service|socket)")
 _SERVICE = re.compile(r"/([^/]+\.service)(?=/|$)")
 _CONTAINER = re.compile(r"/(docker-[0-9a-f]{12,}\.scope|libpod-[^/]*|docker/[0-9a-f]{12,}|crio-[^/]*|kubepods[^/]*|lxc[./][^/]*)(?=/|$)")
@@ -116,26 +115,6 @@ def text_digest(unit: str) -> str:
     return hashlib.sha256(systemctl.systemctl("cat", "--", unit).out.encode(errors="surrogateescape")).hexdigest()
 
 
-def base_url(request: dict[str, Any]) -> str:
-    """Where ``{address, port}`` is reached from the machine itself."""
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(request["address"], request["address"])  # noqa: S104 - compared, not bound
-    return f"http://{f'[{address}]' if ':' in address else address}:{request['port']}"
-
-
-def answers(request: dict[str, Any], timeout_s: float = _PROBE_TIMEOUT_S) -> bool:
-    """Whether ``{address, port, ready_path}`` says 200."""
-    asked = {"method": "GET", "url": base_url(request) + request["ready_path"], "timeout_s": timeout_s}
-    return bool(asking.http(asked).get("status") == 200)
-
-
-def models(request: dict[str, Any]) -> list[str] | None:
-    """Sorted ids of the models that ``{address, port, models_path}`` lists; ``None`` when it lists none."""
-    if not request.get("models_path"):
-        return None
-    reply = asking.http({"method": "GET", "url": base_url(request) + request["models_path"], "timeout_s": _PROBE_TIMEOUT_S})
-    return asking.model_ids(reply.get("body", "")) if reply.get("status") == 200 else None
-
-
 def control_group(pid: int) -> str:
     """Path of the process in systemd's hierarchy; empty when it is gone."""
     try:
@@ -189,7 +168,7 @@ def _serving(port: int, holders: set[int]) -> tuple[str | None, list[revertable.
 def _served(request: dict[str, Any], production: dict[str, Any]) -> dict[str, Any]:
     if not production["active"]:
         return {"answered": False, "models": None}
-    return {"answered": answers(request), "models": models(request)}
+    return {"answered": asking.answers(request), "models": asking.models(request)}
 
 
 def _dependents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
