@@ -98,10 +98,9 @@ def verdict(found: dict[str, str]) -> dict[str, Any]:
 def log(request: dict[str, Any]) -> dict[str, Any]:
     """What ``{port, name}`` wrote after ``{cursor}``: ``{text, cursor}``, 1 MiB at most. Bytes that are not UTF-8 are surrogates."""
     unit = unit_name(request["port"], request["name"])
-    record = _record(int(request["port"]), request["name"])
-    matches = [f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"]
-    matches += [f"_SYSTEMD_INVOCATION_ID={record['invocation']}"] if record.get("invocation") else []
-    piece = journal.read(matches, request.get("cursor") or "")
+    # Not by the run's INVOCATION_ID: lines of a process that ended before the journal looked at it do not have it.
+    begins = _record(int(request["port"]), request["name"]).get("cursor", "")
+    piece = journal.read([f"_SYSTEMD_UNIT={unit}", "_TRANSPORT=stdout"], request.get("cursor") or begins)
     return {"text": piece.text.decode(errors="surrogateescape"), "cursor": piece.cursor}
 
 
@@ -203,8 +202,8 @@ def _run(unit: str, request: dict[str, Any], snapshot: dict[str, Any]) -> dict[s
     if not program.exists():
         files.write_bytes(program, Path(sys.argv[0]).read_bytes(), 0o644)
     files.remove(file)
-    with contextlib.suppress(FileNotFoundError):
-        _record_path(port, name).unlink()
+    journal.sync()
+    files.write_json(_record_path(port, name), {"mark": request["mark"], "cursor": journal.end()})
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as target:
         os.fchown(target.fileno(), identity["uid"], identity["gid"])
@@ -235,7 +234,8 @@ def _answer(port: int, name: str, mark: str) -> dict[str, Any]:
     pid = systemctl.number(found, "ExecMainPID")
     process = processes.read(pid)
     with contextlib.suppress(OSError):
-        files.write_json(_record_path(port, name), {"mark": mark, "invocation": found.get("InvocationID", "")})
+        record = {**_record(port, name), "mark": mark, "invocation": found.get("InvocationID", "")}
+        files.write_json(_record_path(port, name), record)
     return {"pid": pid, "started": process.started if process else 0, "mark": mark, "unit": unit, "log": f"journalctl --unit={unit}"}
 
 

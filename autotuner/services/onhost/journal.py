@@ -30,11 +30,18 @@ class Piece(NamedTuple):
     cursor: str
 
 
+def end() -> str:
+    """Cursor of the last entry there is; empty when there is none."""
+    said = systemctl.tool(["journalctl", "--no-pager", "--quiet", "--all", "--output=json", _FIELDS, "--lines=1"])
+    return parse_entry(said.out.encode())[1]
+
+
 def read(matches: list[str], cursor: str, *, limit: int = LIMIT) -> Piece:
     """What was written after ``cursor`` (empty: from the beginning) by whatever the journal's ``FIELD=VALUE`` match."""
     argv = ["journalctl", "--no-pager", "--quiet", "--all", "--output=json", _FIELDS]
-    argv += [f"--after-cursor={cursor}"] if cursor else []
-    found, size = [], 0
+    # Not --after-cursor: it leaves out one entry too many when the one at the cursor does not match.
+    argv += [f"--cursor={cursor}"] if cursor else []
+    found, size, begins = [], 0, cursor
     try:
         process = subprocess.Popen(
             [*argv, *matches], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=systemctl.ENV
@@ -45,6 +52,8 @@ def read(matches: list[str], cursor: str, *, limit: int = LIMIT) -> Piece:
         with _bounded(process):
             for line in process.stdout or ():
                 text, place = parse_entry(line)
+                if begins and place == begins:
+                    continue
                 found.append(text)
                 size += len(text)
                 cursor = place or cursor

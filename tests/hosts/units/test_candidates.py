@@ -57,6 +57,21 @@ def test_how_it_ended(night: Night, script: str, exit_code: int):
     assert night.services.log(handle) == b"said\n"
 
 
+def test_the_log_of_a_run_that_the_journal_was_too_slow_for(night: Night):
+    """The journal cannot tell any more which run a line is of when it reads it after the end of the process."""
+    before = night.start("/bin/echo", "the run before")
+    until(lambda: night.services.log(before) == b"the run before\n", "the log of the run before")
+    night.machine.run(["pkill", "-STOP", "systemd-journal"])
+    try:
+        handle = night.start("/bin/sh", "-c", "echo said; exit 3")
+        ended = ["systemctl", "show", "--property=Result", "--value", "autotuner-30000-candidate-1"]
+        until(lambda: night.machine.out(*ended) == "exit-code", "the end")
+    finally:
+        night.machine.run(["pkill", "-CONT", "systemd-journal"])
+    assert night.services.status(handle).exit_code == 3
+    assert night.services.log(handle) == b"said\n"
+
+
 def test_the_same_name_can_be_started_again_after_it_failed(night: Night):
     first = night.start("/bin/false")
     until(lambda: not night.services.status(first).running, "the end")
