@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuner.deploy.recovery import bring_back
-from autotuner.discover.tenancy import lease_names, tenant
+from autotuner.discover.tenancy import holder_lives, lease_names, tenant, this_machine
 from autotuner.errors import Refused
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
-from autotuner.services.onhost import lease as onhost_lease
 from autotuner.services.onhost import processes
 
 _ATTEMPTS = 3
@@ -57,7 +56,7 @@ def take_lease(
         if "taken" in reply:
             return Lease(token=token, paths=tuple(reply["taken"]), holder=identity)
         held = reply["held"]
-        if reply["alive"]:
+        if holder_lives(held, by_host=reply["alive"]):
             break
         gone = f"taking over from {tenant(held)}, which is gone" if held else f"{reply['path']} cannot be read, and is removed"
         on_notice(f"{host.name}: {gone}")
@@ -72,8 +71,7 @@ def take_lease(
 
 def _identity() -> dict[str, Any]:
     own = processes.read(os.getpid())
-    machine = onhost_lease.machine() if own is not None else ""  # a controller without /proc is known by its heartbeat only
-    return {"machine": machine, "pid": os.getpid(), "started": own.started if own else 0, "node": socket.gethostname()}
+    return {"machine": this_machine(), "pid": os.getpid(), "started": own.started if own else 0, "node": socket.gethostname()}
 
 
 def _where(held: dict[str, Any]) -> str:

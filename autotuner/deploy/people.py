@@ -11,7 +11,7 @@ from autotuner.decide.unit import full_name
 from autotuner.deploy.recovery import bring_back
 from autotuner.deploy.state import SessionState, session_state
 from autotuner.discover.ports import Listener, listener_on
-from autotuner.discover.tenancy import lease_names
+from autotuner.discover.tenancy import holder_lives, lease_names
 from autotuner.discover.units import Unit, read_units, units_request
 from autotuner.engines.registry import engine_for
 from autotuner.errors import AutotunerError, NotRestored, Refused, UsageError
@@ -292,7 +292,7 @@ def _holder(host_side: HostSide, lease: Mapping[str, Any]) -> Holder:
         since=str(content.get("since", "?")),
         node=str(content.get("node") or ""),
         pid=content.get("pid"),
-        alive=bool(lease["alive"]),
+        alive=holder_lives(content, by_host=bool(lease["alive"])),
         session=session,
         token=content.get("token"),
         expires_s=state.remaining_s if state is not None and state.token == content.get("token") else None,

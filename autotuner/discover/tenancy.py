@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
+from autotuner.services.onhost import lease as onhost_lease
+from autotuner.services.onhost import processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +36,23 @@ def tenant(content: Mapping[str, Any]) -> Tenant:
     return Tenant(who=str(content.get("holder", "?")), purpose=str(content.get("purpose", "?")), since=str(content.get("since", "?")))
 
 
+def this_machine() -> str:
+    """Where this process's pid has its meaning; empty where there is no /proc."""
+    return onhost_lease.machine() if processes.read(os.getpid()) is not None else ""
+
+
+def holder_lives(content: Mapping[str, Any], *, by_host: bool) -> bool:
+    """Whether the holder of a lease may still act.
+
+    The host's word counts, and that waits for the time to live. Of a holder that ran on this machine it is seen at once that it is gone.
+    """
+    if by_host and content.get("machine") and content["machine"] == this_machine():
+        return processes.alive(int(content["pid"]), int(content["started"]))
+    return by_host
+
+
 def tenant_of(host: Host, host_side: HostSide, *, besides: str | None = None) -> Tenant | None:
     """Who tunes this host now, if anybody; the lease of a dead tuner does not count, nor the one with the token ``besides``."""
     reply = host_side.call("leases", {"folder": host_side.leases, "names": list(lease_names(host))})
-    held = [lease["content"] for lease in reply.get("held", []) if lease["alive"]]
+    held = [lease["content"] for lease in reply.get("held", []) if holder_lives(lease["content"], by_host=lease["alive"])]
     return next((tenant(content) for content in held if besides is None or content.get("token") != besides), None)
