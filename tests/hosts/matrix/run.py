@@ -6,6 +6,7 @@ Each host has a pytest of its own, so that whatever happens on one is judged wit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ SHARDS = 3
 FOLDER = Path(__file__).parent
 NOTHING_RAN = 5
 """Exit code of a pytest to whose share nothing fell."""
+_DOWN_S = 60.0
 
 
 def main() -> int:
@@ -38,6 +40,12 @@ def main() -> int:
     shards = [_start(shard, args.cells, args.kills, out) for shard in range(SHARDS)]
     try:
         _follow(shards, out / "cells")
+    except KeyboardInterrupt:  # the shards had the signal, too, and bring their hosts down
+        _say("interrupted: the hosts are brought down")
+        for shard in shards:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                shard.wait(_DOWN_S)
+        return 130
     finally:
         for shard in shards:
             shard.kill()
