@@ -126,6 +126,8 @@ class Image:
             link = root / "etc/systemd/system" / unit
             link.unlink(missing_ok=True)
             link.symlink_to("/dev/null")
+        # A tree below /tmp would be cleared away as the host boots.
+        (root / "etc/tmpfiles.d/tmp.conf").write_text("q /tmp 1777 root root -\n")
         _copy_interpreter(root)
         for folder in ("autotuner", "tests/hosts", "tests/data/deploy"):
             target = root / str(REPOSITORY)[1:] / folder
