@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 class Direction(enum.StrEnum):
@@ -114,6 +115,77 @@ class RequestRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientReport:
+    """How far the load generator itself can be trusted in one cell; over its steady window, the worst of its processes."""
+
+    clock: Literal["kernel", "user"]
+    """Whose timestamps the records carry."""
+    reads: int
+    lag_p50_ms: float | None
+    """From the kernel's receive stamp to the read in user space; ``None`` without kernel stamps."""
+    lag_p99_ms: float | None
+    lag_max_ms: float | None
+    coalesced: float
+    """Share of reads that held more than one token-bearing chunk of a stream: the first of them carries the stamp of the last."""
+    cpu: float
+    """CPU seconds per second of the busiest process; 1 is a whole core."""
+    steal: float | None
+    """Share of the machine's CPU time that its hypervisor took; ``None`` where it is not told."""
+    gc_pause_max_ms: float
+    clock_step_ms: float
+    """How far the wall clock, which stamps are taken from, moved against the monotonic one."""
+    invalid: tuple[str, ...] = ()
+    """A sentence for every limit that was broken. A cell with one is measured again, and never scored."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the numbers are those of the server and not of the client."""
+        return not self.invalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReport:
+    """One GPU while a cell was measured."""
+
+    index: int
+    power_w: float | None = None
+    """Mean."""
+    sm_clock_mhz: float | None = None
+    """Mean."""
+    temperature_c: float | None = None
+    """Highest."""
+    utilization: float | None = None
+    """Mean share of time with a kernel running, 0 to 1."""
+    memory_mib: float | None = None
+    """Highest."""
+    throttled: tuple[str, ...] = ()
+    """Reasons that held the clocks down at any sample, in nvidia-smi's words."""
+    foreign_pids: tuple[int, ...] = ()
+    """Processes on it that are not the server's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReport:
+    """What the server and its GPUs said about themselves over the same window. ``None``: not exported."""
+
+    generation_tokens: float | None = None
+    running_mean: float | None = None
+    running_max: float | None = None
+    queued_mean: float | None = None
+    queued_max: float | None = None
+    retractions: float | None = None
+    """Requests thrown out of the batch for want of KV memory (SGLang) or preempted (vLLM)."""
+    cached_tokens: float | None = None
+    kv_usage_max: float | None = None
+    """0 to 1."""
+    acceptance_source: Literal["requests", "counters"] | None = None
+    gpus: tuple[GpuReport, ...] = ()
+    samples: int = 0
+    warnings: tuple[str, ...] = ()
+    """Throttling, other tenants, clock steps: a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
     """What one cell yielded. ``metrics`` has names of the registry; a metric that could not be had is absent."""
 
@@ -135,6 +207,8 @@ class CellResult:
     prompt_tokens_p50: float | None = None
     """What the server counted; the context that was really measured."""
     warnings: tuple[str, ...] = ()
+    client: ClientReport | None = None
+    server: ServerReport | None = None
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]
