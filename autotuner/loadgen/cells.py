@@ -11,6 +11,7 @@ from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, TransportError
 from autotuner.loadgen.crew import Crew, shares_of
 from autotuner.loadgen.fleet import Fleet, fleet
+from autotuner.loadgen.observation import Observer
 from autotuner.loadgen.plan import CellPlan, Share, cell_seconds
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.steering import Steering
@@ -44,13 +45,19 @@ def measure_cell(
     read_counters: Callable[[], Counters] | None,
     should_stop: Callable[[], bool],
     workers: Fleet | None = None,
+    observe: Observer | None = None,
+    before_attempt: Callable[[], None] | None = None,
 ) -> CellMeasurement:
-    """Measure ``cell`` on the server at ``base_url``; emptying its prefix cache before is the caller's business.
+    """Measure ``cell`` on the server at ``base_url``.
 
-    ``workers`` drive the load, those of this machine by default; ``base_url`` is how they reach the server.
+    ``workers`` drive the load, those of this machine by default; ``base_url`` is how they reach the server. ``observe`` watches the server
+    over the same window; what it reports becomes ``result.server``. ``before_attempt`` is called before every attempt, the first included:
+    emptying the prefix cache is the caller's business.
     Failures of requests are counted, not raised. Raises ``Interrupted`` within a second of ``should_stop``, and ``RetryTrial`` when a load
     worker fails or the way to it is lost.
     """
+    if before_attempt is not None:
+        before_attempt()
     workers = workers or fleet()
     count = workers.size(cell.concurrency)
     counters = _Counting(read_counters)
@@ -69,8 +76,9 @@ def measure_cell(
         )
         cell_begin_ns = crew.start(shares_of(template, count))
         steering = Steering(plan, concurrency=cell.concurrency, domains=len(prompts.domains), begin_ns=cell_begin_ns)
-        begin_ns, end_ns = _steer(crew, steering, counters, should_stop)
+        begin_ns, end_ns = _steer(crew, steering, counters, observe, should_stop)
         counters.read_after()
+        server = observe.end() if observe is not None else None
         time.sleep(EDGE_S)
         found = crew.stop(begin_ns)
     window = Window(cell_seconds(begin_ns, cell_begin_ns), cell_seconds(end_ns, cell_begin_ns))
@@ -78,18 +86,26 @@ def measure_cell(
     clock = [] if crew.clock == "kernel" else ["times are the client's own: the kernel did not stamp every read"]
     warnings = [*steering.warnings, *counters.warnings, *estimated, *clock, *crew.warnings]
     result = derive(cell, records, window, before=counters.before, after=counters.after, warnings=warnings)
-    return CellMeasurement(result, records)
+    return CellMeasurement(replace(result, server=server), records)
 
 
-def _steer(crew: Crew, steering: Steering, counters: _Counting, should_stop: Callable[[], bool]) -> tuple[int, int]:
+def _steer(
+    crew: Crew, steering: Steering, counters: _Counting, observe: Observer | None, should_stop: Callable[[], bool]
+) -> tuple[int, int]:
     """Follow the lanes until the window has been; its bounds."""
+    begun_ns: int | None = None
     while steering.window_begin_ns is None or steering.window_end_ns is None:
         if should_stop():
             raise Interrupted("the measurement was stopped before its window had ended")
         progress = crew.progress(POLL_S)
         steering.observe(time.monotonic_ns(), progress)
-        if steering.window_begin_ns is not None:
-            counters.read_before(steering.window_begin_ns)
+        if steering.window_begin_ns is not None and steering.window_begin_ns != begun_ns:
+            begun_ns = steering.window_begin_ns
+            counters.read_before()
+            if observe is not None:
+                observe.begin(begun_ns)
+        if observe is not None:
+            observe.tick()
     return steering.window_begin_ns, steering.window_end_ns
 
 
@@ -98,16 +114,12 @@ class _Counting:
 
     def __init__(self, read: Callable[[], Counters] | None) -> None:
         self._read = read
-        self._begin_ns: int | None = None
         self.before: Counters | None = None
         self.after: Counters | None = None
         self.warnings: list[str] = []
 
-    def read_before(self, begin_ns: int) -> None:
-        """Once for each moment that the window was said to begin at."""
-        if begin_ns != self._begin_ns:
-            self._begin_ns = begin_ns
-            self.before = self._ask()
+    def read_before(self) -> None:
+        self.before = self._ask()
 
     def read_after(self) -> None:
         self.after = self._ask()
