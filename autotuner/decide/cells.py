@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from autotuner.decide.statistics import steady
 from autotuner.model.measurement import CellResult, RequestRecord
 from autotuner.model.workload import Cell
 
@@ -26,11 +27,6 @@ CACHED_TOLERANCE = 0.5
 FEWEST_SLICES = 3
 STALL = 0.5
 """A slice with less than this share of the median rate is no part of a steady state."""
-DRIFT_TOLERANCE = 0.05
-"""A significant trend that moves the rate by less than this over the window does no harm."""
-T_QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947)
-"""Student's t, 99 % two-sided, for 1, 2, … degrees of freedom."""
-T_BEYOND = 2.9
 
 
 class ServerCounters(Protocol):
@@ -112,7 +108,7 @@ def derive(
         failed=len(failed),
         errors=dict(Counter(record.error for record in failed if record.error)),
         batch_means=means,
-        steady=_steady(means) and not (cell.concurrency > 1 and stalled(means)),
+        steady=steady(means) and not (cell.concurrency > 1 and stalled(means)),
         prompt_tokens_p50=_median([record.prompt_tokens for record in touching if record.prompt_tokens is not None]),
         warnings=tuple(notes),
     )
@@ -242,20 +238,3 @@ def _doubts(cell: Cell, touching: Sequence[RequestRecord], failed: Sequence[Requ
 
 def _median(values: Sequence[int]) -> float | None:
     return float(statistics.median(values)) if values else None
-
-
-def _steady(means: Sequence[float]) -> bool:
-    """Whether the slices show no trend: ordinary least squares, slope tested at 1 %, and a drift that matters."""
-    count = len(means)
-    if count < 4:
-        return True
-    middle, mean = (count - 1) / 2, statistics.fmean(means)
-    spread = sum((number - middle) ** 2 for number in range(count))
-    slope = sum((number - middle) * (value - mean) for number, value in enumerate(means)) / spread
-    if abs(slope) * (count - 1) <= DRIFT_TOLERANCE * mean:
-        return True
-    residual = sum((value - mean - slope * (number - middle)) ** 2 for number, value in enumerate(means))
-    freedom = count - 2
-    error = math.sqrt(residual / freedom / spread)
-    limit = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else T_BEYOND
-    return abs(slope) <= limit * error

@@ -1,4 +1,4 @@
-"""Statistics: is one configuration better than another, given launches of both?
+"""Is one configuration better than another, given launches of both?
 
 Launches are the unit of repetition: windows within one launch share its memory layout, clocks and caches, and are not independent.
 """
