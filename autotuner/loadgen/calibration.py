@@ -12,7 +12,7 @@ from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.prompts import Fit, PromptSource, filler_sample, texts_of
 from autotuner.model.workload import Domain
 
-NONCE = "[0123456789]"
+NONCE = "[012345678901]"
 SAMPLE_CHARS = 6000
 MINIMUM_CHARS = 200
 QUESTION_TOKENS = 60

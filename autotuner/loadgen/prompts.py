@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -45,10 +46,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One user message."""
+    """What one request asks: a user message, or a conversation whose last message it is."""
 
     text: str
-    domain: Domain
+    domain: str
+    messages: tuple[Mapping[str, str], ...] = ()
+    """Of a conversation, all of it, in the form of OpenAI's API; empty for a single message."""
+    output_tokens: int | None = None
+    """The longest answer, where the prompt brings its own limit along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,11 @@ class PromptSource:
         """The same prompts, sized for another tokenizer."""
         return replace(self, fit=fit)
 
+    @property
+    def sized(self) -> bool:
+        """True: every prompt aims at its context."""
+        return True
+
     def domain(self, index: int) -> Domain:
         """The domain of prompt number ``index``."""
         return self.domains[index % len(self.domains)]
@@ -86,7 +96,7 @@ class PromptSource:
         texts = _texts()[domain]
         questions = texts.holdout if self.holdout else texts.questions
         question = questions[(index // len(self.domains) + self.seed) % len(questions)]
-        nonce = hashlib.sha256(f"{self.seed}/{self.holdout}/{index}/{run}".encode()).hexdigest()[:10]
+        nonce = nonce_of(self.seed, index, f"{self.holdout}/{run}")
         left_tokens = context - self.fit.overhead_tokens
         chars = left_tokens * self.fit.chars_per_token(domain)
         roomy = chars > len(question) + MOST_WISHES_CHARS
@@ -112,6 +122,11 @@ class PromptSource:
                 if length >= chars:
                     break
         return _cut("\n\n".join(chosen), int(chars) - 2) + "\n\n"
+
+
+def nonce_of(seed: int, index: int, run: str) -> str:
+    """Twelve digits that no other prompt has. Digits only: tokenizers cut them in equal groups, so that every nonce has as many tokens."""
+    return f"{int(hashlib.sha256(f'{seed}/{index}/{run}'.encode()).hexdigest(), 16) % 10**12:012d}"
 
 
 def _with_wishes(question: str, wishes: list[str], rng: random.Random, chars: float) -> str:
