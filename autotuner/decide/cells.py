@@ -12,10 +12,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
+from autotuner.decide.acceptance import SpeculationCounters, acceptance
 from autotuner.decide.statistics import steady
-from autotuner.model.measurement import CellResult, RequestRecord
+from autotuner.model.measurement import CellResult, RequestRecord, ServerReport
 from autotuner.model.workload import Cell
 
 SLICE_S = 0.75
@@ -29,18 +31,8 @@ STALL = 0.5
 """A slice with less than this share of the median rate is no part of a steady state."""
 
 
-class ServerCounters(Protocol):
+class ServerCounters(SpeculationCounters, Protocol):
     """Monotonic counters of a server, as engines export them."""
-
-    @property
-    def generation_tokens(self) -> float | None:
-        """Tokens generated."""
-        ...
-
-    @property
-    def verify_steps(self) -> float | None:
-        """Verification steps of speculative decoding."""
-        ...
 
     @property
     def retractions(self) -> float | None:
@@ -86,10 +78,13 @@ def derive(
     ended = [record for record in touching if record.valid and window.holds(record.chunks[-1][0])]
     in_flight = [record for record in touching if record.error is None and record.end_s is None and _tokens(record, window) > 0]
     notes = list(warnings)
+    accepted = acceptance(ended, before, after)
+    notes += accepted.notes
     metrics = {
         **_rates(touching, ended, window),
         **_latencies(cell, touching, ended, window, notes),
-        **_acceptance(ended, before, after, notes),
+        **({} if accepted.length is None else {"acceptance_length": accepted.length}),
+        **({} if accepted.rate is None else {"acceptance_rate": accepted.rate}),
     }
     means = (
         tuple(sum(_tokens(record, part) for record in touching) / part.length_s for part in window.slices()) if window.length_s > 0 else ()
@@ -111,7 +106,18 @@ def derive(
         steady=steady(means) and not (cell.concurrency > 1 and stalled(means)),
         prompt_tokens_p50=_median([record.prompt_tokens for record in touching if record.prompt_tokens is not None]),
         warnings=tuple(notes),
+        server=None if accepted.source is None else ServerReport(acceptance_source=accepted.source),
     )
+
+
+def coalesced_share(records: Sequence[RequestRecord], window: Window) -> float:
+    """Share of the chunks of the window that were read together with a later one of their stream, and so carry the time of that."""
+    chunks = late = 0
+    for record in records:
+        times = [at for at, _ in record.chunks if window.holds(at)]
+        chunks += len(times)
+        late += sum(1 for earlier, later in pairwise(times) if earlier == later)
+    return late / chunks if chunks else 0.0
 
 
 def stalled(rates: Sequence[float]) -> bool:
@@ -190,24 +196,6 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def _acceptance(
-    ended: Sequence[RequestRecord], before: ServerCounters | None, after: ServerCounters | None, notes: list[str]
-) -> dict[str, float]:
-    """Tokens per verification step: from counters over the window, else from what answers said about themselves."""
-    tokens = _change(before, after, "generation_tokens")
-    steps = _change(before, after, "verify_steps")
-    if not tokens or not steps:
-        telling = [record for record in ended if record.verify_steps]
-        tokens = sum(record.completion_tokens or 0 for record in telling)
-        steps = sum(record.verify_steps or 0 for record in telling)
-    if not steps:
-        return {}
-    if tokens < steps:
-        notes.append(f"acceptance length left out: {tokens:.0f} tokens in {steps:.0f} verification steps cannot be")
-        return {}
-    return {"acceptance_length": tokens / steps}
 
 
 def _change(before: ServerCounters | None, after: ServerCounters | None, name: str) -> float | None:

@@ -62,6 +62,27 @@ METRICS: Mapping[str, Metric] = {
             digits=2,
             definition="Tokens per verification step of the target over the window, from counters or per-request data, never a gauge.",
         ),
+        Metric(
+            name="acceptance_rate",
+            unit="of drafted",
+            direction=Direction.HIGHER,
+            digits=3,
+            definition="Drafted tokens that the target accepted over all that were drafted. It falls as more is drafted: compare lengths.",
+        ),
+        Metric(
+            name="power_w",
+            unit="W",
+            direction=Direction.LOWER,
+            digits=0,
+            definition="Power that the engine's GPUs drew together, mean over the window, as their driver reports it.",
+        ),
+        Metric(
+            name="joules_per_token",
+            unit="J/tok",
+            direction=Direction.LOWER,
+            digits=3,
+            definition="power_w over output_tok_s.",
+        ),
     )
 }
 """Every metric by name. A metric's definition is written here and nowhere else."""
@@ -75,7 +96,11 @@ class RequestRecord:
     lane: int
     domain: str
     start_s: float
-    """Just before the first byte was sent."""
+    """Just before the first byte was sent; in an open loop when it was due, so that no time counts for the server that its client waited."""
+    sent_s: float | None = None
+    """In an open loop, just before the first byte was sent; ``None`` until then, and in a closed loop."""
+    held_s: float = 0.0
+    """How long an arrival of an open loop waited for a place among the requests in flight."""
     chunks: tuple[tuple[float, int], ...] = ()
     """(time received, cumulative completion tokens) of every chunk that bears a token."""
     end_s: float | None = None
@@ -86,6 +111,12 @@ class RequestRecord:
     finish_reason: str | None = None
     verify_steps: int | None = None
     """Verification steps of speculative decoding, where the server says so per request."""
+    step_tokens: int | None = None
+    """Tokens that those steps yielded, where the server counts them apart; else they are all of the answer."""
+    drafted_tokens: int | None = None
+    """Tokens that were drafted for those steps."""
+    accepted_tokens: int | None = None
+    """Drafted tokens that the target accepted."""
     error: str | None = None
     """``http-500``, ``in-band``, ``malformed``, ``stalled``, ``connection`` … ; ``None`` for a valid request."""
     detail: str | None = None
@@ -126,9 +157,11 @@ class ClientReport:
     lag_p99_ms: float | None
     lag_max_ms: float | None
     coalesced: float
-    """Share of reads that held more than one token-bearing chunk of a stream: the first of them carries the stamp of the last."""
+    """Share of the token-bearing chunks that were read together with a later one of their stream, and so carry the stamp of that."""
     cpu: float
     """CPU seconds per second of the busiest process; 1 is a whole core."""
+    stalled: float = 0.0
+    """Share of the window in which a process did not come to run although a timer of its was due."""
     steal: float | None
     """Share of the machine's CPU time that its hypervisor took; ``None`` where it is not told."""
     gc_pause_max_ms: float

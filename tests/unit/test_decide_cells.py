@@ -19,6 +19,8 @@ class Count:
     generation_tokens: float | None = None
     verify_steps: float | None = None
     retractions: float | None = None
+    drafted_tokens: float | None = None
+    accepted_tokens: float | None = None
 
 
 def record(
@@ -125,13 +127,18 @@ def test_when_everything_that_ended_failed_nothing_was_measured() -> None:
     assert (nothing.requests, nothing.metrics) == (0, {})
 
 
-def test_acceptance_is_a_ratio_of_changes_or_of_what_answers_say() -> None:
+def test_acceptance_is_what_answers_say_of_themselves_before_it_is_a_ratio_of_changes() -> None:
     told = [record(1, first=1.2, verify_steps=8), record(1, first=1.2, verify_steps=2)]
-    counted = derive(CELL, told, Window(1, 4), before=Count(1000, 400), after=Count(1600, 600))
+    both = derive(CELL, told, Window(1, 4), before=Count(1000, 400), after=Count(1600, 600))
+    assert both.acceptance_length == 4
+    assert both.server is not None
+    assert both.server.acceptance_source == "requests"
+    counted = derive(CELL, [record(1, first=1.2)], Window(1, 4), before=Count(1000, 400), after=Count(1600, 600))
     assert counted.acceptance_length == 3
-    assert derive(CELL, told, Window(1, 4), before=Count(1000, None), after=Count(1600, None)).acceptance_length == 4
-    assert derive(CELL, told, Window(1, 4), before=Count(5, 5), after=Count(5, 5)).acceptance_length == 4
-    assert derive(CELL, [record(1, first=1.2)], Window(1, 4), before=Count(0, 0), after=Count(60, 0)).acceptance_length is None
+    assert counted.server is not None
+    assert counted.server.acceptance_source == "counters"
+    still = derive(CELL, [record(1, first=1.2)], Window(1, 4), before=Count(0, 0), after=Count(60, 0))
+    assert (still.acceptance_length, still.server) == (None, None)
     impossible = derive(CELL, [], Window(1, 4), before=Count(0, 0), after=Count(10, 30))
     assert impossible.acceptance_length is None
     assert any("cannot be" in warning for warning in impossible.warnings)

@@ -59,9 +59,20 @@ def test_totals_are_spread_over_chunks_only_at_the_end() -> None:
 
 def test_details_that_servers_add_are_taken() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
-    extension = {"spec_tokens_details": {"spec_verify_ct": 7}}
-    found = reply(text("a", 2), FINISH, {"choices": [], "usage": usage, "sglext": extension}, DONE)
-    assert (found.cached_tokens, found.verify_steps) == (4, 7)
+    details = {"spec_verify_ct": 7, "spec_num_correct_drafts": 11, "spec_num_proposed_drafts": 21, "spec_accept_length": 2.6}
+    found = reply(text("a", 2), FINISH, {"choices": [], "usage": usage, "sglext": {"spec_tokens_details": details}}, DONE)
+    assert (found.cached_tokens, found.verify_steps, found.accepted_tokens, found.drafted_tokens) == (4, 7, 11, 21)
+    assert found.step_tokens is None
+
+
+def test_an_answer_of_vllm_counts_the_tokens_of_its_steps_apart() -> None:
+    details = {"num_spec_steps": 43, "num_accepted_draft_tokens": 10, "num_draft_tokens": 129, "mean_acceptance_length": 1.2326}
+    last = {"choices": [], "usage": {"completion_tokens": 55}, "metrics": {"speculative_decoding": details}}
+    found = reply(text("a", 2), FINISH, last, DONE)
+    assert (found.verify_steps, found.step_tokens, found.accepted_tokens, found.drafted_tokens) == (43, 53, 10, 129)
+    odd = reply(text("a", 2), FINISH, {**last, "metrics": {"speculative_decoding": None, "x": 1}}, DONE)
+    assert (odd.verify_steps, odd.error) == (None, None)
+    assert reply(text("a", 2), FINISH, {**last, "metrics": "none"}, DONE).error is None
 
 
 def test_faults_have_names() -> None:
