@@ -163,7 +163,8 @@ class Tuner:
         # A launch costs far more than a cell: every finalist is measured for all workloads, which also says how launches vary.
         cells = cells_of(self._study.workloads)
         for number in range(self._budget.confirm_rounds):
-            for config in line_up:
+            # Back and forth, so that a host that steadily warms up or speeds up favours nobody: it cancels from round to round.
+            for config in line_up if number % 2 == 0 else line_up[::-1]:
                 if self._launched(config, confirm=True) > number:
                     continue
                 self._stop.check()
