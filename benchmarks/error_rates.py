@@ -29,7 +29,7 @@ from autotuner.decide.statistics import (
     t_interval,
     wilson,
 )
-from benchmarks.simulated_nights import LAUNCH_SD, Night, autocorrelated, launches, verdicts
+from benchmarks.simulated_nights import LAUNCH_SD, Night, autocorrelated, improved_rate, launches
 
 Draw = Callable[[np.random.Generator], Sequence[float]]
 
@@ -73,11 +73,11 @@ def succeeded(n: int, share: float, *, runs: int, seed: int) -> float:
     return sum(share in wilson(int(rng.binomial(n, share)), n) for _ in range(runs)) / runs
 
 
-def exceeded(n: int, percent: float, *, runs: int, seed: int) -> float:
+def exceeded(n: int, percent: float, *, level: float = 0.99, runs: int, seed: int) -> float:
     """Share of runs in which the true percentile lies above its bound."""
     rng = np.random.default_rng(seed)
     # Only ranks matter: for uniform values the percentile is known.
-    bounds = (percentile_bound(rng.random(n).tolist(), percent).upper for _ in range(runs))
+    bounds = (percentile_bound(rng.random(n).tolist(), percent, level).upper for _ in range(runs))
     return sum(bound is None or bound < percent / 100 for bound in bounds) / runs
 
 
@@ -91,12 +91,6 @@ def called_different(rounds: int, *, runs: int, seed: int, gain: float = 1.0, po
         low = compare(rows[0], [value * gain for value in rows[1]], pooled=pooled).low
         above += low is not None and low > 1
     return above / runs
-
-
-def improved(night: Night, *, runs: int, seed: int) -> float:
-    """Share of verdicts that call a configuration improved in nights where none differs from another; three verdicts a night."""
-    rng = np.random.default_rng(seed)
-    return statistics.fmean(verdict for _ in range(runs) for verdict in verdicts(rng, night))
 
 
 def stopped(draw: Draw, truth: float, *, half: float, batches: bool, cap: int, runs: int, seed: int) -> tuple[float, float]:
@@ -168,7 +162,7 @@ def _false_alarms(runs: int, seed: int) -> Iterator[Rate]:
         ("4 rounds, host speeds up by 1 % a launch, ABAB", Night(creep=0.01)),
         ("4 rounds, host speeds up by 1 % a launch, ABBA", Night(creep=0.01, alternate=True)),
     ):
-        found = improved(night, runs=nights, seed=seed)
+        found = improved_rate(night, nights=nights, seed=seed)
         yield Rate(rule="verdict, A/A", situation=where, what="is improved", promised="≤ 5 %", found=found, runs=3 * nights)
     rng = np.random.default_rng(seed)
     found = sum(mann_whitney(lognormal(20)(rng), lognormal(25)(rng)) <= 0.05 for _ in range(runs)) / runs
@@ -194,6 +188,11 @@ def _power(runs: int, seed: int) -> Iterator[Rate]:
     for n in (5, 8, 16):
         found = unsteady(ramp(n, 0.02, 0.2), runs=runs, seed=seed)
         yield Rate(rule="steady", situation=f"{n} slices that rise by 20 %", what="says not steady", promised="–", found=found, runs=runs)
+    for gain in (1.05, 1.1):
+        nights = max(200, runs // 10)
+        found = improved_rate(Night(gain=gain), nights=nights, seed=seed)
+        where = f"{gain - 1:.0%} better, 4 rounds at {LAUNCH_SD:.0%} launch to launch"
+        yield Rate(rule="verdict", situation=where, what="is improved", promised="–", found=found, runs=3 * nights)
     few = max(200, runs // 4)
     for sd in (0.01, 0.02, 0.05):
         draw, cap = lognormal(200, sd), 200

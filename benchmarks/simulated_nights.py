@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class Night:
     """By how much whole rounds differ: a host that is warmer, or shared."""
     outliers: float = 0.0
     """Share of launches that are slow, by up to 20 %."""
+    gain: float = 1.0
+    """How many times better than the baseline everything else is."""
     creep: float = 0.0
     """Relative change of everything from one launch to the next."""
     alternate: bool = False
@@ -58,7 +61,8 @@ def launch(rng: np.random.Generator, night: Night, cells: int = 1) -> list[float
     luck = rng.normal(0, night.launch_sd) if night.launch_sd else 0.0
     if night.outliers and rng.random() < night.outliers:
         luck -= rng.uniform(0, 0.2)
-    # A normal process sampled in equal slices: the mean is all that is needed of it.
+    if not night.slice_sd:
+        return [float(np.exp(luck))] * cells
     means = [1 + night.slice_sd * float(autocorrelated(rng, night.slices, night.correlation).mean()) for _ in range(cells)]
     return [float(np.exp(luck)) * mean for mean in means]
 
@@ -82,7 +86,7 @@ def _config(number: int) -> Configuration:
 
 
 def _trial(rng: np.random.Generator, night: Night, config: Configuration, phase: Phase, *, number: int, level: float) -> TrialRecord:
-    at = 100 * level * float(np.exp(night.creep * number))
+    at = 100 * level * float(np.exp(night.creep * number)) * (1 if config == _config(0) else night.gain)
     shares = launch(rng, night, cells=len(WORKLOADS))
     cells = tuple(
         CellResult(
@@ -102,7 +106,7 @@ def _trial(rng: np.random.Generator, night: Night, config: Configuration, phase:
 
 
 def verdicts(rng: np.random.Generator, night: Night) -> list[bool]:
-    """For each workload of a night in which nothing differs, whether something was called improved.
+    """For each workload of a night, whether something was called improved.
 
     The night searches, takes the best of what it saw as finalists, launches those beside the baseline round by round, and judges.
     """
@@ -120,3 +124,9 @@ def verdicts(rng: np.random.Generator, night: Night) -> list[bool]:
             trials.append(_trial(rng, night, config, Phase.CONFIRM, number=len(trials), level=level))
     found = [decide(workload, trials, baseline) for workload in WORKLOADS]
     return [decision is not None and decision.verdict is Verdict.IMPROVED for decision in found]
+
+
+def improved_rate(night: Night, *, nights: int, seed: int) -> float:
+    """Share of verdicts that call something improved; three verdicts a night."""
+    rng = np.random.default_rng(seed)
+    return fmean(verdict for _ in range(nights) for verdict in verdicts(rng, night))
