@@ -39,6 +39,10 @@ class ClosedLoop:
         """``kernel`` when every read was stamped by the kernel, else ``user``."""
         return self._lanes.clock
 
+    def kept(self, from_ns: int) -> list[Exchange]:
+        """Every exchange that did not end before ``from_ns``."""
+        return self._lanes.kept(from_ns)
+
     def records(self, from_ns: int) -> list[tuple[RequestRecord, bool]]:
         """Every request that did not end before ``from_ns``, and whether the server counted its tokens chunk by chunk."""
         return records_of(self._lanes.kept(from_ns), self._share)
@@ -51,7 +55,7 @@ class ClosedLoop:
             await self._client.post(
                 self._share.chat_path,
                 content=body,
-                headers={"content-type": "application/json", "accept-encoding": "identity"},
+                headers={"content-type": "application/json", "accept-encoding": "identity", **dict(self._share.headers)},
                 extensions={"log": exchange.log, "on_read": on_read},
             )
         except HTTPX_ERRORS as error:
@@ -81,6 +85,9 @@ def _record(exchange: Exchange, share: Share) -> tuple[RequestRecord, bool]:
         cached_tokens=reply.cached_tokens,
         finish_reason=reply.finish_reason,
         verify_steps=reply.verify_steps,
+        step_tokens=reply.step_tokens,
+        drafted_tokens=reply.drafted_tokens,
+        accepted_tokens=reply.accepted_tokens,
         error=error,
         detail=exchange.detail or reply.detail,
     )

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ TIMESPEC = struct.Struct("@ll")
 READ_SIZE = 1 << 16
 ANCILLARY_SIZE = 64
 HEAD_LIMIT = 1 << 16
+OFFSET_LOOKS = 5
+OFFSET_QUICK_NS = 2_000
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
@@ -41,6 +44,8 @@ class ReadLog:
     sent_ns: int | None = None
     """Just before the first byte was sent; ``None`` while connecting."""
     reads: list[tuple[int, bytes]] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+    """When each read was made, beside the kernel's stamp of it; 0 where the kernel gave none."""
     user_stamps: int = 0
     """Reads for which the kernel gave no stamp."""
     end_ns: int | None = None
@@ -158,16 +163,17 @@ class Connection:
     def _readable(self) -> None:
         try:
             data, ancillary, _, _ = self._sock.recvmsg(READ_SIZE, ANCILLARY_SIZE)
+            seen_ns = time.monotonic_ns()
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._settle(WireError("connection", f"while receiving: {error.strerror or error}"))
             return
         if not data:
-            self._log.end_ns = time.monotonic_ns()
+            self._log.end_ns = seen_ns
             self._settle(None)
             return
-        self._log.reads.append((self._stamp(ancillary), data))
+        self._log.reads.append((self._stamp(ancillary, seen_ns), data))
         try:
             complete = self._complete(data)
         except WireError as error:
@@ -179,13 +185,15 @@ class Connection:
             self._log.end_ns = self._log.reads[-1][0]
             self._settle(None)
 
-    def _stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+    def _stamp(self, ancillary: list[tuple[int, int, bytes]], seen_ns: int) -> int:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(payload) >= TIMESPEC.size:
                 seconds, nanoseconds = TIMESPEC.unpack_from(payload)
+                self._log.seen.append(seen_ns)
                 return int(seconds * 1_000_000_000 + nanoseconds - self._offset_ns)
+        self._log.seen.append(0)
         self._log.user_stamps += 1
-        return time.monotonic_ns()
+        return seen_ns
 
     def _complete(self, data: bytes) -> bool:
         """Whether the answer ends with this read. Cheap for all reads but those that look like the end."""
@@ -238,16 +246,38 @@ def _new_socket(family: int, kind: int, protocol: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     sock.setblocking(False)  # noqa: FBT003 - the standard library's own signature
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    _stamped(sock)
+    return sock
+
+
+def stamps_on() -> socket.socket:
+    """Have the kernel stamp what arrives from now on, for as long as the socket is held.
+
+    It begins a moment after the first socket asks for it, and ends when none is left that does: what came between two requests to a quiet
+    server would have no stamp.
+    """
+    return _stamped(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+
+def _stamped(sock: socket.socket) -> socket.socket:
+    if sys.platform == "linux":  # elsewhere the number means something else
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     return sock
 
 
 def realtime_offset_ns() -> int:
-    """CLOCK_REALTIME minus CLOCK_MONOTONIC, now."""
-    before = time.monotonic_ns()
-    real = time.time_ns()
-    return real - (before + time.monotonic_ns()) // 2
+    """CLOCK_REALTIME minus CLOCK_MONOTONIC, now: the quickest of a few looks, since a process may lose its CPU between two of them."""
+    best_ns, offset_ns = 1 << 62, 0
+    for _ in range(OFFSET_LOOKS):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        if after - before < best_ns:
+            best_ns, offset_ns = after - before, real - (before + after) // 2
+        if best_ns < OFFSET_QUICK_NS:
+            break
+    return offset_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.fleet import fleet
 from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.validity import relaxed
 from autotuner.model.workload import Cell, Sampling
 
 PATH = "/v1/chat/completions"
-PLAN = CellPlan(window_s=0.6, warmup_s=0.3, max_window_s=1.5, max_warmup_s=1.5, settle_s=0.3, request_timeout_s=10, min_answers=2)
+PLAN = relaxed(CellPlan(window_s=0.6, warmup_s=0.3, max_window_s=1.5, max_warmup_s=1.5, settle_s=0.3, request_timeout_s=10, min_answers=2))
 OVERHEAD, CHARS_PER_TOKEN = 13, 3.3
 
 
@@ -261,7 +262,7 @@ def test_a_port_where_nobody_listens_is_a_result_and_soon(server: ScriptedServer
 
 
 def test_a_hung_request_is_recorded_and_loses_no_other(server: ScriptedServer) -> None:
-    plan = CellPlan(window_s=1.5, warmup_s=0.3, max_window_s=3, max_warmup_s=0.6, settle_s=0.3, request_timeout_s=1.2)
+    plan = relaxed(CellPlan(window_s=1.5, warmup_s=0.3, max_window_s=3, max_warmup_s=0.6, settle_s=0.3, request_timeout_s=1.2))
     found = measure(server, "hang-one", plan=plan)
     assert found.result.errors == {"stalled": 1}
     assert found.result.requests > 8
@@ -275,7 +276,7 @@ def test_a_request_that_hangs_through_the_window_is_said_to_wait(server: Scripte
 
 
 def test_a_server_that_dies_in_a_cell_ends_the_cell_and_keeps_what_was_there(server: ScriptedServer) -> None:
-    plan = CellPlan(window_s=20, warmup_s=0.3, max_window_s=30, settle_s=0.3)
+    plan = relaxed(CellPlan(window_s=20, warmup_s=0.3, max_window_s=30, settle_s=0.3))
     threading.Timer(1.5, server.die).start()
     found = measure(server, "plain", plan=plan)
     assert found.result.window_s < 15
@@ -288,13 +289,13 @@ def test_a_stop_interrupts_within_a_second_and_no_connection_is_left(server: Scr
     measure(server, "plain")  # workers are there
     stop_at = time.monotonic() + 0.8
     with pytest.raises(Interrupted):
-        measure(server, "plain", plan=CellPlan(window_s=60, max_window_s=60), should_stop=lambda: time.monotonic() > stop_at)
+        measure(server, "plain", plan=relaxed(CellPlan(window_s=60, max_window_s=60)), should_stop=lambda: time.monotonic() > stop_at)
     assert time.monotonic() - stop_at < 1.5
     assert wait_until(lambda: server.open == 0)
 
 
 def test_abandoned_requests_count_for_tokens_and_not_as_failures(server: ScriptedServer) -> None:
-    found = measure(server, "plain", output_tokens=3000, plan=CellPlan(window_s=0.5, warmup_s=0.3, max_window_s=0.5, settle_s=0.3))
+    found = measure(server, "plain", output_tokens=3000, plan=relaxed(CellPlan(window_s=0.5, warmup_s=0.3, max_window_s=0.5, settle_s=0.3)))
     abandoned = [record for record in found.records if record.end_s is None]
     assert abandoned
     assert all(record.error is None and record.completion_tokens is None for record in abandoned)
@@ -316,7 +317,7 @@ def test_totals_are_spread_over_chunks_with_a_warning_where_chunks_are_not_count
 def test_many_lanes_are_spread_over_processes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     server.step_s = 0.1
-    found = measure(server, "plain", concurrency=64, plan=CellPlan(window_s=1, warmup_s=1, max_window_s=4, settle_s=1))
+    found = measure(server, "plain", concurrency=64, plan=relaxed(CellPlan(window_s=1, warmup_s=1, max_window_s=4, settle_s=1)))
     assert found.result.failed == 0
     assert {record.lane for record in found.records} == set(range(64))
     assert len(fleet()._idle) >= 2
@@ -338,7 +339,7 @@ def test_a_worker_that_is_killed_is_a_reason_to_try_again(server: ScriptedServer
     killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
     killer.start()
     with pytest.raises(RetryTrial, match=str(victim)):
-        measure(server, "plain", plan=CellPlan(window_s=30, max_window_s=30))
+        measure(server, "plain", plan=relaxed(CellPlan(window_s=30, max_window_s=30)))
     killer.join()
     assert measure(server, "plain").result.requests > 0
 
@@ -348,13 +349,14 @@ def test_workers_end_when_their_parent_is_killed(server: ScriptedServer) -> None
 from autotuner.loadgen.cells import CellPlan, measure_cell
 from autotuner.loadgen.fleet import fleet
 from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.validity import relaxed
 from autotuner.model.workload import Cell, Sampling
 def should_stop():
     return False
 with fleet().crew(1) as crew:
     print(crew._workers[0].pid, flush=True)
 measure_cell({server.url!r}, model="plain", chat_path={PATH!r}, cell=Cell(context=60, concurrency=2), prompts=PromptSource(("code",)),
-             sampling=Sampling(), plan=CellPlan(window_s=60, max_window_s=60), read_counters=None, should_stop=should_stop)
+             sampling=Sampling(), plan=relaxed(CellPlan(window_s=60, max_window_s=60)), read_counters=None, should_stop=should_stop)
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
