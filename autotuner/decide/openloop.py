@@ -64,7 +64,10 @@ def open_loop_report(records: Sequence[RequestRecord], window: Window) -> OpenLo
 
 
 def judged(result: CellResult, report: OpenLoopReport, *, late_limit_ms: float, max_in_flight: int) -> CellResult:
-    """The result with what its open loop says: a client that was late makes it invalid, a backlog that grows not steady."""
+    """The result with what its open loop says: a client that was late makes it invalid, a backlog that grows not steady.
+
+    The rate of tokens follows the arrivals up and down, so it says nothing about that.
+    """
     notes = list(result.warnings)
     client = result.client
     if report.late_p99_ms is not None and report.late_p99_ms > late_limit_ms:
@@ -77,7 +80,7 @@ def judged(result: CellResult, report: OpenLoopReport, *, late_limit_ms: float, 
     if report.growing:
         rise = f"from {report.in_flight_first:.0f} to {report.in_flight_last:.0f} requests in flight"
         notes.append(f"not steady: the backlog grew {rise}; the server does not keep up with {report.offered_rate:.3g} requests/s")
-    return replace(result, warnings=tuple(notes), client=client, steady=result.steady and not report.growing)
+    return replace(result, warnings=tuple(notes), client=client, steady=not report.growing)
 
 
 def _in_flight(records: Sequence[RequestRecord], at_s: float) -> int:

@@ -21,10 +21,10 @@ from pathlib import Path
 from autotuner.errors import InvalidDocument, Problem, UsageError
 from autotuner.loadgen.prompts import Fit, Prompt, PromptSource, nonce_of
 from autotuner.loadgen.requestlines import Entry, LineError, entry_of
+from autotuner.model.workload import OWN_PROMPTS
 
 MOST_BYTES = 256 << 20
 MOST_PROBLEMS = 20
-DOMAIN = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class UserPrompts:
     @property
     def domains(self) -> tuple[str, ...]:
         """One kind: the user's own."""
-        return (DOMAIN,)
+        return (OWN_PROMPTS,)
 
     @property
     def sized(self) -> bool:
@@ -53,7 +53,7 @@ class UserPrompts:
 
     def domain(self, index: int) -> str:
         """The user's own."""
-        return DOMAIN
+        return OWN_PROMPTS
 
     def with_fit(self, fit: Fit) -> UserPrompts:
         """The same; texts that are made up for lengths are sized for another tokenizer."""
@@ -82,12 +82,12 @@ class UserPrompts:
         entry = entries[index % len(entries)]
         if entry.input_tokens is not None:
             made = PromptSource(("rag",), self.seed, fit=self.fit).prompt(entry.input_tokens, index, run)
-            return Prompt(made.text, DOMAIN, (), entry.output_tokens)
+            return Prompt(made.text, OWN_PROMPTS, (), entry.output_tokens)
         first, *rest = entry.messages
         head = f"[{nonce_of(self.seed, index, run)}] " if self.nonce else ""
         messages = ({**first, "content": head + first["content"]}, *rest)
         text = "\n\n".join(message["content"] for message in messages)
-        return Prompt(text, DOMAIN, messages, entry.output_tokens)
+        return Prompt(text, OWN_PROMPTS, messages, entry.output_tokens)
 
     @property
     def _entries(self) -> tuple[Entry, ...]:

@@ -150,12 +150,12 @@ def test_doubts_are_said() -> None:
     result = derive(CELL, [odd, hungry], Window(1, 4), before=Count(retractions=1), after=Count(retractions=3), warnings=["of its own"])
     text = "\n".join(result.warnings)
     assert "of its own" in text
-    assert "67 tokens" in text
+    assert "1 of 1 prompts have not the 60 tokens of their context, but 67" in text
     assert "prefix cache" in text
     assert "retracted 2" in text
     assert "1 requests waited through the whole window" in text
-    near = derive(CELL, [record(1, first=1.2, prompt_tokens=65)], Window(1, 4))
-    assert not any("tokens by the server's count" in warning for warning in near.warnings)
+    near = derive(CELL, [record(1, first=1.2, prompt_tokens=62)], Window(1, 4))
+    assert not any("of their context" in warning for warning in near.warnings)
 
 
 def stream(rate: float, drift: float, rng: random.Random) -> RequestRecord:

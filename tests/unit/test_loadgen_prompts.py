@@ -21,15 +21,15 @@ def test_prompts_are_the_same_for_the_same_seed_and_differ_for_another() -> None
 
 def test_a_nonce_comes_first_and_is_unique() -> None:
     texts = [PromptSource(ALL, 1).prompt(context, index).text for context in (60, 1024) for index in range(200)]
-    nonces = [text[:12] for text in texts[:200]]
-    assert all(re.fullmatch(r"\[[0-9a-f]{10}\]", nonce) for nonce in nonces)
+    nonces = [text[:14] for text in texts[:200]]
+    assert all(re.fullmatch(r"\[[0-9]{12}\]", nonce) for nonce in nonces)
     assert len(set(nonces)) == 200
 
 
 def test_another_run_changes_the_nonce_and_nothing_else() -> None:
     one, other = (PromptSource(ALL, 1).prompt(700, 5, run=run).text for run in ("a", "b"))
-    assert one[:12] != other[:12]
-    assert one[12:] == other[12:]
+    assert one[:14] != other[:14]
+    assert one[14:] == other[14:]
 
 
 def test_domains_take_turns() -> None:
@@ -67,7 +67,7 @@ def test_the_length_follows_the_context(context: int, domain: Domain) -> None:
     source = PromptSource((domain,), 1, fit=fit)
     lengths = []
     for index in range(15):
-        filler, _, question = source.prompt(context, index).text[13:].rpartition("\n\n")
+        filler, _, question = source.prompt(context, index).text[15:].rpartition("\n\n")
         lengths.append(25 + len(filler) / 3.6 + len(question) / 4.4)
     assert sorted(lengths)[7] == pytest.approx(context, rel=0.05)
 

@@ -1,0 +1,87 @@
+"""How sure the numbers of one cell are: an interval for every metric that one can be had for.
+
+Rates come from means of equal slices of the window, percentiles from order statistics, which assume nothing about their distribution, and
+ratios of sums (decode speed, acceptance) from their linearisation. What has too few samples gets none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from autotuner.decide.cells import Window
+from autotuner.decide.statistics import Interval, batch_means_interval
+from autotuner.model.measurement import CellResult, RequestRecord
+
+FEWEST_REQUESTS = 6
+"""Fewer than this give the median no interval of 95 %."""
+
+
+def intervals(result: CellResult, records: Sequence[RequestRecord], window: Window, *, level: float = 0.95) -> Mapping[str, Interval]:
+    """Metric → interval, of those that are in the result. ``records`` are all that the window holds parts of. Pure."""
+    ended = [record for record in records if record.valid and window.holds(record.chunks[-1][0])]
+    times = {
+        "ttft": [record.ttft_s for record in records if record.chunks and window.holds(record.chunks[0][0])],
+        "tpot": [record.tpot_s for record in ended],
+        "e2e": [record.e2e_s for record in ended if not _shortened(record, result.output_tokens)],
+    }
+    found: dict[str, Interval | None] = {"output_tok_s": _rate(result.batch_means, level)}
+    for name, samples in times.items():
+        known = [value * 1000 for value in samples if value is not None]
+        for percent in (50, 90, 95, 99):
+            found[f"{name}_p{percent}_ms"] = percentile_interval(known, percent, level)
+    decoded = [
+        (record.chunks[-1][1] - record.chunks[0][1], record.chunks[-1][0] - record.chunks[0][0]) for record in ended if record.tpot_s
+    ]
+    found["user_tok_s"] = ratio_interval(decoded, level)
+    stepped = [(float(record.completion_tokens or 0), float(record.verify_steps)) for record in ended if record.verify_steps]
+    found["acceptance_length"] = ratio_interval(stepped, level)
+    return {
+        name: interval
+        for name, interval in found.items()
+        # An interval that does not hold the value was made from other samples than it: better none.
+        if interval is not None and name in result.metrics and interval.low <= result.metrics[name] <= interval.high
+    }
+
+
+def percentile_interval(values: Sequence[float], percent: float, level: float = 0.95) -> Interval | None:
+    """Two order statistics between which the true percentile lies; ``None`` where there are too few values for both ends.
+
+    The number of values below the percentile is binomial. Source: David and Nagaraja, *Order Statistics*, section 7.1.
+    """
+    from scipy.stats import binom  # noqa: PLC0415 - a third of a second, which readers of results do without
+
+    count = len(values)
+    if count < FEWEST_REQUESTS:
+        return None
+    ordered = sorted(values)
+    low = int(binom.ppf((1 - level) / 2, count, percent / 100)) - 1
+    high = int(binom.ppf((1 + level) / 2, count, percent / 100))
+    if low < 0 or high > count - 1:
+        return None
+    return Interval(ordered[low], ordered[high], level)
+
+
+def ratio_interval(pairs: Sequence[tuple[float, float]], level: float = 0.95) -> Interval | None:
+    """Where the ratio of two sums over independent requests lies. Source: Cochran, *Sampling Techniques*, section 6.3."""
+    from scipy.stats import t  # noqa: PLC0415 - as above
+
+    count = len(pairs)
+    above, below = sum(one for one, _ in pairs), sum(other for _, other in pairs)
+    if count < FEWEST_REQUESTS or below <= 0:
+        return None
+    ratio = above / below
+    spread = sum((one - ratio * other) ** 2 for one, other in pairs)
+    half = float(t.ppf((1 + level) / 2, count - 1)) * math.sqrt(spread * count / (count - 1)) / below
+    return Interval(ratio - half, ratio + half, level)
+
+
+def _rate(means: Sequence[float], level: float) -> Interval | None:
+    try:
+        return batch_means_interval(means, level)
+    except ValueError:  # too few slices
+        return None
+
+
+def _shortened(record: RequestRecord, output_tokens: int) -> bool:
+    return record.sent_s is None and record.finish_reason == "length" and (record.completion_tokens or 0) < output_tokens
