@@ -67,6 +67,12 @@ def slices(n: int, correlation: float, sd: float = 0.03) -> Draw:
     return lambda rng: (1 + sd * autocorrelated(rng, n, correlation)).tolist()
 
 
+def undercurrent(n: int) -> Draw:
+    """Slices with little likeness of neighbours, yet a slow wave under the noise: what looking at neighbours alone does not see."""
+    slow, fast = math.sqrt(0.4), math.sqrt(0.6)
+    return lambda rng: (1 + 0.03 * (slow * autocorrelated(rng, n, 0.9) + fast * rng.normal(size=n))).tolist()
+
+
 def succeeded(n: int, share: float, *, runs: int, seed: int) -> float:
     """Coverage of Wilson's interval."""
     rng = np.random.default_rng(seed)
@@ -128,6 +134,9 @@ def _intervals(runs: int, seed: int) -> Iterator[Rate]:
             yield Rate(rule="batch means", situation=where, what="holds the mean", promised="95 %", found=found, runs=runs)
             plain = covered(t_interval, slices(n, correlation), 1.0, runs=runs, seed=seed)
             yield Rate(rule="(t interval)", situation=where, what="holds the mean", promised="–", found=plain, runs=runs)
+    for rule, interval in (("batch means", batch_means_interval), ("(t interval)", t_interval)):
+        found = covered(interval, undercurrent(64), 1.0, runs=runs, seed=seed)
+        yield Rate(rule=rule, situation="64 slices, slow wave under noise", what="holds the mean", promised="95 %", found=found, runs=runs)
     for n, share in ((20, 0.9), (200, 0.99), (1000, 0.5)):
         found = succeeded(n, share, runs=runs, seed=seed)
         yield Rate(rule="Wilson", situation=f"{n} tries at {share}", what="holds the share", promised="95 %", found=found, runs=runs)

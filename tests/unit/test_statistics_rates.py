@@ -12,7 +12,19 @@ import statistics
 import pytest
 
 from autotuner.decide.statistics import batch_means_interval, bootstrap_interval, repeats_needed, t_interval
-from benchmarks.error_rates import called_different, covered, exceeded, lognormal, normal, ramp, slices, stopped, succeeded, unsteady
+from benchmarks.error_rates import (
+    called_different,
+    covered,
+    exceeded,
+    lognormal,
+    normal,
+    ramp,
+    slices,
+    stopped,
+    succeeded,
+    undercurrent,
+    unsteady,
+)
 from benchmarks.simulated_nights import LAUNCH_SD, Night, improved_rate
 
 RUNS, SEED = 2000, 11
@@ -32,6 +44,10 @@ def test_t_intervals_hold_the_mean_as_often_as_they_say(n):
 )
 def test_batch_means_hold_the_mean_although_neighbours_are_alike(n, correlation, least):
     assert least <= covered(batch_means_interval, slices(n, correlation), 1.0, runs=RUNS, seed=SEED) <= 0.99
+
+
+def test_batch_means_see_a_slow_wave_under_the_noise_by_merging():
+    assert covered(batch_means_interval, undercurrent(64), 1.0, runs=RUNS, seed=SEED) >= 0.85
 
 
 def test_a_bootstrap_holds_the_median_of_skewed_times():
