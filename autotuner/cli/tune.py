@@ -47,6 +47,12 @@ _MOST_CONCURRENT = 4096
 @click.option(
     "--recommendations", type=click.Path(file_okay=False, path_type=Path), default=Path("recommendations"), help="Folder to write into."
 )
+@click.option(
+    "--quality",
+    type=click.Choice(("on", "off")),
+    default="on",
+    help="Compare answers with those of the baseline without speculation; what falls behind is infeasible.",
+)
 @click.option("--new-study", is_flag=True, help="Start over beside an older study of this host, model and space.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, help="Of the search and of the prompts.")
 @click.option("--dry-run", is_flag=True, help="Print the first command lines and the plan with its hours; start nothing.")
@@ -68,6 +74,7 @@ def tune(
     window: float,
     warmup: float,
     recommendations: Path,
+    quality: str,
     new_study: bool,
     seed: int,
     dry_run: bool,
@@ -104,6 +111,7 @@ def tune(
         contexts_asked=context.get_parameter_source("contexts") is not ParameterSource.DEFAULT,
         new_study=new_study,
         seed=seed,
+        quality=quality == "on",
     )
     return _dry_run(plan, as_json=as_json) if dry_run else _run(plan, color=options.color, as_json=as_json)
 

@@ -53,10 +53,13 @@ def _simulated(*, simulated: bool) -> Iterator[Check]:
 
 
 def _quality(launches: Sequence[TrialRecord]) -> Iterator[Check]:
-    if any(trial.quality == "not_checked" for trial in launches):
-        yield _warning(
-            "quality", "NOT CHECKED: nobody compared this configuration's answers with the baseline's", "compare answers before rollout"
-        )
+    if any(trial.quality == "passed" for trial in launches):
+        return  # one that failed would not be recommended
+    reports = [trial.quality_report for trial in launches if trial.quality_report is not None]
+    why = dict.fromkeys(reason for report in reports[-1:] for reason in report.reasons)
+    told = f" ({'; '.join(why)})" if why else ""
+    detail = f"NOT CHECKED: nobody compared this configuration's answers with the baseline's{told}"
+    yield _warning("quality", detail, "compare answers before rollout")
 
 
 def _limits(unmeasured: Sequence[str]) -> Iterator[Check]:

