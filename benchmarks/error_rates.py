@@ -23,7 +23,9 @@ from autotuner.decide.statistics import (
     enough,
     mann_whitney,
     percentile_bound,
+    percentile_interval,
     pooled_variance,
+    ratio_interval,
     repeats_needed,
     steady,
     t_interval,
@@ -31,6 +33,8 @@ from autotuner.decide.statistics import (
 )
 from benchmarks.simulated_nights import LAUNCH_SD, Night, autocorrelated, improved_rate, launches
 
+NOWHERE = Interval(math.inf, -math.inf, 0.95)
+"""What holds nothing, in place of an interval that could not be had."""
 Draw = Callable[[np.random.Generator], Sequence[float]]
 
 
@@ -62,6 +66,11 @@ def lognormal(n: int, sd: float = 0.5) -> Draw:
     return lambda rng: np.exp(rng.normal(0, sd, n)).tolist()
 
 
+def uniform(n: int) -> Draw:
+    """Independent values between 0 and 1, whose percentiles are known."""
+    return lambda rng: rng.random(n).tolist()
+
+
 def slices(n: int, correlation: float, sd: float = 0.03) -> Draw:
     """Rates of slices around 1, each like its neighbour."""
     return lambda rng: (1 + sd * autocorrelated(rng, n, correlation)).tolist()
@@ -71,6 +80,17 @@ def undercurrent(n: int) -> Draw:
     """Slices with little likeness of neighbours, yet a slow wave under the noise: what looking at neighbours alone does not see."""
     slow, fast = math.sqrt(0.4), math.sqrt(0.6)
     return lambda rng: (1 + 0.03 * (slow * autocorrelated(rng, n, 0.9) + fast * rng.normal(size=n))).tolist()
+
+
+def ratios(n: int, *, runs: int, seed: int) -> float:
+    """Coverage of a ratio of totals: requests of 1 to 10 steps, 1 to 4 tokens a step."""
+    rng = np.random.default_rng(seed)
+    held = 0
+    for _ in range(runs):
+        steps = rng.integers(1, 11, n)
+        tokens = [int(rng.integers(1, 5, count).sum()) for count in steps]
+        held += 2.5 in ratio_interval([(float(above), float(below)) for above, below in zip(tokens, steps, strict=True)])
+    return held / runs
 
 
 def succeeded(n: int, share: float, *, runs: int, seed: int) -> float:
@@ -83,7 +103,7 @@ def exceeded(n: int, percent: float, *, level: float = 0.99, runs: int, seed: in
     """Share of runs in which the true percentile lies above its bound."""
     rng = np.random.default_rng(seed)
     # Only ranks matter: for uniform values the percentile is known.
-    bounds = (percentile_bound(rng.random(n).tolist(), percent, level).upper for _ in range(runs))
+    bounds = (percentile_bound(uniform(n)(rng), percent, level).upper for _ in range(runs))
     return sum(bound is None or bound < percent / 100 for bound in bounds) / runs
 
 
@@ -119,7 +139,7 @@ def unsteady(draw: Draw, *, runs: int, seed: int) -> float:
 
 
 def _intervals(runs: int, seed: int) -> Iterator[Rate]:
-    few = max(200, runs // 4)
+    few = max(200, runs // 8)
     for n in (5, 20):
         found = covered(t_interval, normal(n), 1.0, runs=runs, seed=seed)
         yield Rate(rule="t interval", situation=f"{n} normal values", what="holds the mean", promised="95 %", found=found, runs=runs)
@@ -137,6 +157,15 @@ def _intervals(runs: int, seed: int) -> Iterator[Rate]:
     for rule, interval in (("batch means", batch_means_interval), ("(t interval)", t_interval)):
         found = covered(interval, undercurrent(64), 1.0, runs=runs, seed=seed)
         yield Rate(rule=rule, situation="64 slices, slow wave under noise", what="holds the mean", promised="95 %", found=found, runs=runs)
+
+
+def _bounds(runs: int, seed: int) -> Iterator[Rate]:
+    for n, percent in ((10, 50), (50, 50), (100, 95)):
+        found = covered(lambda v, p=percent: percentile_interval(v, p) or NOWHERE, uniform(n), percent / 100, runs=runs, seed=seed)  # type: ignore[misc]
+        yield Rate(rule="percentile interval", situation=f"p{percent} of {n}", what="holds it", promised="≥ 95 %", found=found, runs=runs)
+    for n in (10, 50):
+        found = ratios(n, runs=runs, seed=seed)
+        yield Rate(rule="ratio", situation=f"{n} requests of 1 to 10 steps", what="holds it", promised="95 %", found=found, runs=runs)
     for n, share in ((20, 0.9), (200, 0.99), (1000, 0.5)):
         found = succeeded(n, share, runs=runs, seed=seed)
         yield Rate(rule="Wilson", situation=f"{n} tries at {share}", what="holds the share", promised="95 %", found=found, runs=runs)
@@ -217,6 +246,7 @@ def _power(runs: int, seed: int) -> Iterator[Rate]:
 def rates(runs: int, seed: int) -> Iterator[Rate]:
     """Every rule in every situation."""
     yield from _intervals(runs, seed)
+    yield from _bounds(runs, seed)
     yield from _false_alarms(runs, seed)
     yield from _power(runs, seed)
 

@@ -6,15 +6,14 @@ ratios of sums (decode speed, acceptance) from their linearisation. What has too
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from autotuner.decide.cells import Window
-from autotuner.decide.statistics import Interval, batch_means_interval
+from autotuner.decide.statistics import Interval, batch_means_interval, percentile_interval, ratio_interval
 from autotuner.model.measurement import CellResult, RequestRecord
 
 FEWEST_REQUESTS = 6
-"""Fewer than this give the median no interval of 95 %."""
+"""Fewer than this give the median no interval of 95 %, and a ratio one that is too narrow."""
 
 
 def intervals(result: CellResult, records: Sequence[RequestRecord], window: Window, *, level: float = 0.95) -> Mapping[str, Interval]:
@@ -29,13 +28,13 @@ def intervals(result: CellResult, records: Sequence[RequestRecord], window: Wind
     for name, samples in times.items():
         known = [value * 1000 for value in samples if value is not None]
         for percent in (50, 90, 95, 99):
-            found[f"{name}_p{percent}_ms"] = percentile_interval(known, percent, level)
+            found[f"{name}_p{percent}_ms"] = percentile_interval(known, percent, level) if known else None
     decoded = [
         (record.chunks[-1][1] - record.chunks[0][1], record.chunks[-1][0] - record.chunks[0][0]) for record in ended if record.tpot_s
     ]
-    found["user_tok_s"] = ratio_interval(decoded, level)
+    found["user_tok_s"] = _ratio(decoded, level)
     stepped = [(float(record.completion_tokens or 0), float(record.verify_steps)) for record in ended if record.verify_steps]
-    found["acceptance_length"] = ratio_interval(stepped, level)
+    found["acceptance_length"] = _ratio(stepped, level)
     return {
         name: interval
         for name, interval in found.items()
@@ -44,36 +43,8 @@ def intervals(result: CellResult, records: Sequence[RequestRecord], window: Wind
     }
 
 
-def percentile_interval(values: Sequence[float], percent: float, level: float = 0.95) -> Interval | None:
-    """Two order statistics between which the true percentile lies; ``None`` where there are too few values for both ends.
-
-    The number of values below the percentile is binomial. Source: David and Nagaraja, *Order Statistics*, section 7.1.
-    """
-    from scipy.stats import binom  # noqa: PLC0415 - a third of a second, which readers of results do without
-
-    count = len(values)
-    if count < FEWEST_REQUESTS:
-        return None
-    ordered = sorted(values)
-    low = int(binom.ppf((1 - level) / 2, count, percent / 100)) - 1
-    high = int(binom.ppf((1 + level) / 2, count, percent / 100))
-    if low < 0 or high > count - 1:
-        return None
-    return Interval(ordered[low], ordered[high], level)
-
-
-def ratio_interval(pairs: Sequence[tuple[float, float]], level: float = 0.95) -> Interval | None:
-    """Where the ratio of two sums over independent requests lies. Source: Cochran, *Sampling Techniques*, section 6.3."""
-    from scipy.stats import t  # noqa: PLC0415 - as above
-
-    count = len(pairs)
-    above, below = sum(one for one, _ in pairs), sum(other for _, other in pairs)
-    if count < FEWEST_REQUESTS or below <= 0:
-        return None
-    ratio = above / below
-    spread = sum((one - ratio * other) ** 2 for one, other in pairs)
-    half = float(t.ppf((1 + level) / 2, count - 1)) * math.sqrt(spread * count / (count - 1)) / below
-    return Interval(ratio - half, ratio + half, level)
+def _ratio(pairs: Sequence[tuple[float, float]], level: float) -> Interval | None:
+    return ratio_interval(pairs, level) if len(pairs) >= FEWEST_REQUESTS else None
 
 
 def _rate(means: Sequence[float], level: float) -> Interval | None:

@@ -11,7 +11,7 @@ import statistics
 
 import pytest
 
-from autotuner.decide.statistics import batch_means_interval, bootstrap_interval, repeats_needed, t_interval
+from autotuner.decide.statistics import batch_means_interval, bootstrap_interval, percentile_interval, repeats_needed, t_interval
 from benchmarks.error_rates import (
     called_different,
     covered,
@@ -19,10 +19,12 @@ from benchmarks.error_rates import (
     lognormal,
     normal,
     ramp,
+    ratios,
     slices,
     stopped,
     succeeded,
     undercurrent,
+    uniform,
     unsteady,
 )
 from benchmarks.simulated_nights import LAUNCH_SD, Night, improved_rate
@@ -56,6 +58,15 @@ def test_a_bootstrap_holds_the_median_of_skewed_times():
 
     found = covered(interval, lognormal(30), 1.0, runs=300, seed=SEED)
     assert 0.90 <= found <= 0.98
+
+
+@pytest.mark.parametrize(("n", "percent"), [(10, 50), (100, 95)])
+def test_intervals_of_percentiles_hold_them(n, percent):
+    assert LOW <= covered(lambda values: percentile_interval(values, percent), uniform(n), percent / 100, runs=RUNS, seed=SEED) <= 0.99
+
+
+def test_intervals_of_ratios_hold_them():
+    assert 0.92 <= ratios(20, runs=RUNS, seed=SEED) <= HIGH
 
 
 @pytest.mark.parametrize(("n", "share"), [(20, 0.9), (200, 0.99), (1000, 0.5)])

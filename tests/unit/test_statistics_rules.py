@@ -24,6 +24,8 @@ from autotuner.decide.statistics import (
     mann_whitney,
     percentile,
     percentile_bound,
+    percentile_interval,
+    ratio_interval,
     repeats_needed,
     steady,
     t_interval,
@@ -38,6 +40,8 @@ ONE_NUMBER_RULES = {
     "batch_means_interval": (batch_means_interval, 5),
     "bootstrap_interval": (lambda values: bootstrap_interval(values, statistics.fmean, resamples=100), 2),
     "percentile": (lambda values: percentile(values, 50), 1),
+    "percentile_interval": (lambda values: percentile_interval(values, 50), 1),
+    "ratio_interval": (lambda values: ratio_interval([(value, 1.0) for value in values]), 2),
     "percentile_bound": (lambda values: percentile_bound(values, 50), 1),
     "trend": (trend, 3),
     "mann_whitney": (lambda values: mann_whitney(values, [1.0, 2.0]), 1),
@@ -120,6 +124,23 @@ def test_wilsons_interval_is_scipys_and_stays_among_shares(counts, level):
     assert 0 <= found.low <= counts[0] / counts[1] <= found.high <= 1
 
 
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=30))
+def test_a_ratio_is_that_of_the_totals_and_equal_shares_have_no_width(pairs):
+    found = ratio_interval(pairs)
+    ratio = sum(above for above, _ in pairs) / sum(below for _, below in pairs)
+    assert (found.low + found.high) / 2 == pytest.approx(ratio)
+    same = ratio_interval([(2.0 * below, below) for _, below in pairs])
+    assert (same.low, same.high) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_a_ratio_of_equal_parts_is_a_mean():
+    values = [3.0, 4.0, 6.0, 5.5]
+    found, mean = ratio_interval([(value, 1.0) for value in values]), t_interval(values)
+    assert (found.low, found.high) == (pytest.approx(mean.low), pytest.approx(mean.high))
+    with pytest.raises(ValueError, match="cannot be"):
+        ratio_interval([(1.0, 0.0), (2.0, 0.0)])
+
+
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (3, 2), (-1, 2)])
 def test_counts_that_cannot_be_are_refused(successes, n):
     with pytest.raises(ValueError, match="cannot be"):
@@ -196,6 +217,19 @@ def test_a_bound_is_the_lowest_value_that_the_binomial_rule_allows(values, perce
         assert found.upper >= found.value - 1e-9
         rank = sum(value >= found.upper for value in values)
         assert stats.binom.cdf(rank, len(values), 1 - percent / 100) <= 0.01 < stats.binom.cdf(rank + 1, len(values), 1 - percent / 100)
+
+
+@given(st.integers(1, 300), st.sampled_from([5.0, 50.0, 90.0, 95.0]), st.sampled_from([0.8, 0.95, 0.99]))
+def test_an_interval_of_a_percentile_takes_the_ranks_of_the_binomial_distribution(n, percent, level):
+    found = percentile_interval(range(n), percent, level)
+    below = stats.binom(n, percent / 100)
+    if found is None:
+        assert below.cdf(0) > (1 - level) / 2 - 1e-12 or below.cdf(n - 1) < (1 + level) / 2 + 1e-12
+    else:
+        low, high = int(found.low), int(found.high)  # of sorted values the first is number 0
+        assert below.cdf(high) - below.cdf(low) >= level - 1e-9
+        assert below.cdf(low) < (1 - level) / 2 + 1e-9
+        assert low == 0 or below.cdf(low + 1) > (1 - level) / 2 - 1e-9
 
 
 @pytest.mark.parametrize("percent", [0, 100, -1, math.nan])

@@ -7,8 +7,8 @@ where, and how often each is wrong, stands in docs/statistics.md.
 from __future__ import annotations
 
 from autotuner.decide.statistics.comparison import MIN_PAIRS, MIN_POOLED_DF, Comparison, PooledVariance, compare, percent, pooled_variance
-from autotuner.decide.statistics.intervals import t_interval, wilson
-from autotuner.decide.statistics.percentiles import PercentileEstimate, percentile, percentile_bound, values_needed
+from autotuner.decide.statistics.intervals import ratio_interval, t_interval, wilson
+from autotuner.decide.statistics.percentiles import PercentileEstimate, percentile, percentile_bound, percentile_interval, values_needed
 from autotuner.decide.statistics.planning import MIN_ANSWERS, enough, repeats_needed
 from autotuner.decide.statistics.ranks import mann_whitney
 from autotuner.decide.statistics.resampling import bootstrap_interval
@@ -35,7 +35,9 @@ __all__ = [
     "percent",
     "percentile",
     "percentile_bound",
+    "percentile_interval",
     "pooled_variance",
+    "ratio_interval",
     "repeats_needed",
     "steady",
     "t_interval",

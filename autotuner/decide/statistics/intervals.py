@@ -24,6 +24,25 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(fmean(found) - half, fmean(found) + half, level)
 
 
+def ratio_interval(pairs: Sequence[tuple[float, float]], level: float = 0.95) -> Interval:
+    """Where the ratio of two totals lies, given (above, below) of independent requests: tokens over seconds, tokens over steps.
+
+    A request counts by its size, as it does in the totals. Source: the linearisation of a ratio, Cochran, *Sampling Techniques*, 3rd
+    edition, section 6.4, with Student's t.
+    Raises ``ValueError`` for fewer than two pairs, a value that is not finite, or a total below the line that is not above 0.
+    """
+    share("the level", level)
+    above, below = finite([one for one, _ in pairs], least=2), finite([other for _, other in pairs])
+    count, total = len(pairs), math.fsum(below)
+    if total <= 0:
+        msg = f"a ratio to {total} cannot be"
+        raise ValueError(msg)
+    ratio = math.fsum(above) / total
+    spread = math.fsum((one - ratio * other) ** 2 for one, other in zip(above, below, strict=True))
+    half = float(stdtrit(count - 1, 0.5 + level / 2)) * math.sqrt(spread * count / (count - 1)) / total
+    return Interval(ratio - half, ratio + half, level)
+
+
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """Where the true share of successes lies, given ``successes`` of ``n`` independent tries. It is of use at 0 and at ``n`` too.
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import bdtr
 
-from autotuner.decide.statistics.samples import finite, share
+from autotuner.decide.statistics.samples import Interval, finite, share
 
 MOST_NEEDED = 10**9
 """Beyond so many samples a percentile is out of reach."""
@@ -58,6 +58,19 @@ def percentile_bound(values: Sequence[float], percent: float, level: float = 0.9
     return PercentileEstimate(
         value=percentile(found, percent), upper=found[n - over] if over >= 1 else None, n=n, needed=values_needed(percent, level)
     )
+
+
+def percentile_interval(values: Sequence[float], percent: float, level: float = 0.95) -> Interval | None:
+    """Two of the values, between which the true percentile lies; ``None`` where there are too few for both ends.
+
+    The number of values below the percentile is binomial, whatever their distribution. Source: David and Nagaraja, *Order Statistics*,
+    section 7.1. The median needs 6 values at 95 %, the 95th percentile 72.
+    Raises ``ValueError`` for no values, one that is not finite, or ``percent`` that is not strictly between 0 and 100.
+    """
+    found, below = sorted(finite(values)), share("percent / 100", percent / 100)
+    n, spare = len(found), (1 - share("the level", level)) / 2
+    low, high = (bisect_left(range(n + 1), chance, key=lambda count: float(bdtr(count, n, below))) for chance in (spare, 1 - spare))
+    return Interval(found[low - 1], found[high], level) if low >= 1 and high < n else None
 
 
 @lru_cache(maxsize=64)
