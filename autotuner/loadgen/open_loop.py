@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from autotuner.loadgen.closed_loop import ClosedLoop
-from autotuner.loadgen.lanes import Exchange, Lanes, Pace, Progress, Send, has_token, looks_whole, with_limit
+from autotuner.loadgen.lanes import Exchange, FirstToken, Lanes, Pace, Progress, Send, looks_whole, with_limit
 from autotuner.loadgen.plan import Share, cell_seconds
 from autotuner.model.measurement import RequestRecord
 
@@ -125,10 +125,12 @@ class OpenLanes(Lanes):
             self.held_ns[index] = self._held_until_ns - due_ns
 
     async def _ask(self, exchange: Exchange, body: bytes, limit: int) -> None:
+        first = FirstToken()
+
         def on_read() -> None:
             self._reads += 1
             # Only until the first token of all is there are answers looked into while they run.
-            if not self._seen_token and has_token(exchange.log):
+            if not self._seen_token and first.came(exchange.log.reads[-1][1]):
                 self._seen_token = True
 
         try:

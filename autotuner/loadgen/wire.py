@@ -23,6 +23,7 @@ TIMESPEC = struct.Struct("@ll")
 READ_SIZE = 1 << 16
 ANCILLARY_SIZE = 64
 HEAD_LIMIT = 1 << 16
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 OFFSET_LOOKS = 5
 OFFSET_QUICK_NS = 2_000
 LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -447,13 +448,15 @@ class BodyReader:
 class EventReader:
     """Takes the body of an event stream in pieces and gives ``(event name, data)``.
 
-    Lines end with LF or CRLF only: U+2028, U+2029 and U+0085 may stand inside JSON. Comments and unknown fields are skipped.
+    Lines end with LF or CRLF only: U+2028, U+2029 and U+0085 may stand inside JSON. Comments, ``id``, ``retry`` and unknown fields are
+    skipped, and so is a byte order mark at the beginning. An event that no empty line ends is none.
     """
 
     def __init__(self) -> None:
         self._partial: list[bytes] = []
         self._data: list[bytes] = []
         self._name = b""
+        self._begun = False
 
     def feed(self, body: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The events that these bytes complete."""
@@ -463,6 +466,8 @@ class EventReader:
             return
         *lines, rest = b"".join([*self._partial, body]).split(b"\n")
         self._partial = [rest] if rest else []
+        if not self._begun:
+            self._begun, lines[0] = True, lines[0].removeprefix(BYTE_ORDER_MARK)
         for line in lines:
             event = self._line(line.removesuffix(b"\r"))
             if event is not None:

@@ -34,6 +34,17 @@ def _latency(name: str, what: str) -> Metric:
     return Metric(name=name, unit="ms", direction=Direction.LOWER, definition=what)
 
 
+def _bounded(name: str) -> tuple[Metric, Metric]:
+    return (
+        _latency(f"{name}_p99_ms", "99th percentile of the same; only where there are enough samples for its bound, 662 at least."),
+        _latency(f"{name}_p99_bound_ms", "Upper bound of the true 99th percentile at a confidence of 99 %, by order statistics."),
+    )
+
+
+def _share(name: str, what: str) -> Metric:
+    return Metric(name=name, unit="of requests", direction=Direction.HIGHER, digits=3, definition=what)
+
+
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -49,12 +60,61 @@ METRICS: Mapping[str, Metric] = {
             direction=Direction.HIGHER,
             definition="Decode speed that one user sees: token-weighted 1/TPOT over the completed requests of the window.",
         ),
-        _latency("ttft_p50_ms", "Median over requests of the time from sending to the first chunk that bears a token."),
+        Metric(
+            name="decode_tok_s_p50",
+            unit="tok/s",
+            direction=Direction.HIGHER,
+            definition="Decode speed of the median request: median over requests of 1/TPOT.",
+        ),
+        Metric(
+            name="e2e_tok_s_p50",
+            unit="tok/s",
+            direction=Direction.HIGHER,
+            definition="Median over requests of its tokens over its end-to-end time: decode speed with the wait for the first token in it.",
+        ),
+        _latency(
+            "ttft_p50_ms",
+            "Median over requests of the time from sending to the first chunk that bears a token. Reasoning counts; headers, comments, and "
+            "chunks that hold a role or nothing do not.",
+        ),
         _latency("ttft_p95_ms", "95th percentile of the same."),
+        *_bounded("ttft"),
+        _latency("ttfo_p50_ms", "Median over requests of the time from sending to the first chunk that bears more than reasoning."),
         _latency("tpot_p50_ms", "Median over requests of (last token time - first token time) / (tokens - tokens of the first chunk)."),
         _latency("tpot_p95_ms", "95th percentile of the same."),
+        *_bounded("tpot"),
+        _latency(
+            "itl_p50_ms",
+            "Time per token at the median token: gap between chunks / tokens that came at its end, weighted with those.",
+        ),
+        *_bounded("itl"),
+        _latency(
+            "icl_p50_ms", "Median gap between neighbouring chunks of an answer, one sample per gap; without chunks that were read together."
+        ),
+        *_bounded("icl"),
+        Metric(
+            name="tokens_per_chunk",
+            unit="tok",
+            direction=Direction.HIGHER,
+            digits=2,
+            definition="Mean number of tokens in the chunks after the first of each answer.",
+        ),
         _latency("e2e_p50_ms", "Median over requests of the time from sending to the last chunk that bears a token."),
         _latency("e2e_p95_ms", "95th percentile of the same."),
+        *_bounded("e2e"),
+        _latency(
+            "stream_end_p50_ms", "Median over requests of the time from sending to the end of the stream, usage and finish frames too."
+        ),
+        Metric(
+            name="goodput",
+            unit="req/s",
+            direction=Direction.HIGHER,
+            digits=2,
+            definition="Requests per second that ended in the window and kept every limit of the workload; failed ones keep none.",
+        ),
+        _share("slo_share", "Share of the requests that ended in the window that kept every limit of the workload; failed ones keep none."),
+        _share("slo_share_low", "Lower end of the 95 % interval of the same, by Wilson."),
+        _share("slo_share_high", "Upper end of the 95 % interval of the same, by Wilson."),
         Metric(
             name="acceptance_length",
             unit="tok/step",
@@ -96,13 +156,15 @@ class RequestRecord:
     lane: int
     domain: str
     start_s: float
-    """Just before the first byte was sent; in an open loop when it was due, so that no time counts for the server that its client waited."""
+    """Just before the first byte was sent; in an open loop when it was due, so that its client's own waiting counts for nobody else."""
     sent_s: float | None = None
     """In an open loop, just before the first byte was sent; ``None`` until then, and in a closed loop."""
     held_s: float = 0.0
     """How long an arrival of an open loop waited for a place among the requests in flight."""
     chunks: tuple[tuple[float, int], ...] = ()
     """(time received, cumulative completion tokens) of every chunk that bears a token."""
+    first_output_s: float | None = None
+    """When the first chunk came that bears more than reasoning."""
     end_s: float | None = None
     """When the stream ended, usage and finish frames included."""
     prompt_tokens: int | None = None
@@ -132,6 +194,11 @@ class RequestRecord:
         return self.chunks[0][0] - self.start_s if self.chunks else None
 
     @property
+    def ttfo_s(self) -> float | None:
+        """Time to first output beyond reasoning."""
+        return None if self.first_output_s is None else self.first_output_s - self.start_s
+
+    @property
     def tpot_s(self) -> float | None:
         """Time per output token after the first chunk; ``None`` for an answer of one chunk."""
         if len(self.chunks) < 2:
@@ -143,6 +210,11 @@ class RequestRecord:
     def e2e_s(self) -> float | None:
         """Time to the last token."""
         return self.chunks[-1][0] - self.start_s if self.chunks else None
+
+    @property
+    def stream_end_s(self) -> float | None:
+        """Time to the end of the stream."""
+        return None if self.end_s is None else self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +314,8 @@ class CellResult:
     warnings: tuple[str, ...] = ()
     client: ClientReport | None = None
     server: ServerReport | None = None
+    measurements: tuple[Mapping[str, float], ...] = ()
+    """Metrics of each measurement where the cell was measured more than once on this launch; ``metrics`` is their mean."""
 
     def __getitem__(self, metric: str) -> float:
         return self.metrics[metric]

@@ -239,9 +239,10 @@ def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: R
                 pass
             assert worker._supply is not None
             all_taken = list(worker._supply._sent)
-            worker.stop(begin_ns)
+            end_ns = time.monotonic_ns()
+            worker.stop(begin_ns, end_ns)
             worker._refill(all_taken)
-            assert crew.stop(begin_ns)
+            assert crew.stop(begin_ns, end_ns)
     finally:
         crew.close()
         worker.close()
