@@ -79,6 +79,7 @@ def recommend(workload: Workload, case: Case) -> Recommendation | None:
             facts=case.facts,
             simulated=case.simulated,
             surrogate_error_percent=surrogate.cross_validated_error_percent if surrogate else None,
+            measured=decision.measured,
             unmeasured_slos=unmeasured_slos(workload, launches[-1].cells),
             unwritten_unit=unwritten,
         ),
