@@ -15,12 +15,12 @@ from autotuner.engines.base import Counters, Engine
 from autotuner.errors import AutotunerError, InfeasibleConfig, RetryTrial, StopStudy, TransportError
 from autotuner.errors import Interrupted as InterruptedByPerson
 from autotuner.loadgen.calibration import calibrate
-from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.cells import THROWN_AWAY, CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.details import tells_speculation
 from autotuner.loadgen.prompts import Fit, PromptSource
 from autotuner.model.configuration import Configuration
-from autotuner.model.events import CellMeasured, Listener, StageReached
+from autotuner.model.events import CellMeasured, Listener, Notice, StageReached
 from autotuner.model.facts import HostFacts
 from autotuner.model.host import Host
 from autotuner.model.measurement import CellResult
@@ -38,7 +38,7 @@ from autotuner.model.outcome import (
 )
 from autotuner.model.quality import QualityReport
 from autotuner.model.space import SearchSpace
-from autotuner.model.workload import Cell, Sampling
+from autotuner.model.workload import Cell, Sampling, Slo
 from autotuner.quality.asking import Asker
 from autotuner.quality.gate import LIMIT_S, Gate, NotChecked
 from autotuner.records import RecordStore
@@ -63,6 +63,10 @@ class CellJob:
     cell: Cell
     prompts: PromptSource
     sampling: Sampling
+    slos: tuple[Slo, ...] = ()
+    """The limits that its goodput is about."""
+    needed: bool = True
+    """Whether a workload is judged by it; else it is measured for the sake of a whole matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,7 @@ class Runner:
     ) -> Outcome:
         cells: list[CellResult] = []
         launch = LaunchFacts()
+        left_out: dict[str, str] = {}
         quality: list[QualityReport] = []
         server: Server | None = None
         try:
@@ -154,8 +159,12 @@ class Runner:
             rewrites = self._engine.rewrites(trial.config, effective)
             launch = dataclasses.replace(server.facts, warnings=(*server.facts.warnings, *rewrites))
             speculative = effective.get("spec", trial.config.get("spec", "off")) != "off"
-            complete = self._measure(trial, server, cells, stop_cell, keep_going, quality=quality, speculative=speculative)
-            return Measured(cells=tuple(cells), effective=effective, launch=launch, censored=not complete, quality=quality[-1])
+            complete = self._measure(
+                trial, server, cells, stop_cell, keep_going, left_out=left_out, quality=quality, speculative=speculative
+            )
+            return Measured(
+                cells=tuple(cells), effective=effective, launch=launch, censored=not complete, left_out=left_out, quality=quality[-1]
+            )
         except InfeasibleConfig as error:
             infeasible = Infeasible(failure=error.failure, launch=launch, cells=tuple(cells))
             return dataclasses.replace(infeasible, quality=quality[-1]) if quality else infeasible
@@ -177,10 +186,15 @@ class Runner:
         stop_cell: Callable[[], bool],
         keep_going: Callable[[Sequence[CellResult]], bool],
         *,
+        left_out: dict[str, str],
         quality: list[QualityReport],
         speculative: bool,
     ) -> bool:
-        """Have the answers judged, into ``quality``, and measure the trial's cells into ``cells``; whether all of them were."""
+        """Have the answers judged, into ``quality``, and measure the trial's cells into ``cells``; whether all of them were.
+
+        A cell that the load generator spoiled in every attempt is never scored: it comes into ``left_out``. If a workload is judged by it
+        nothing is known about the configuration, so that raises ``RetryTrial``, and the launch is made again.
+        """
         with self._session.control() as control:
             self._session.touch(_STEP_S)
             if self._fit is None:
@@ -202,11 +216,15 @@ class Runner:
                     self._refuse_silent_server(control, measurement.result, trial)
                 if stop_cell():
                     raise InterruptedByPerson("stopped during a cell")
+                if spoiled := _spoiled(measurement.result):
+                    self._leave_out(job, spoiled, trial, left_out)
+                    continue
                 cells.append(measurement.result)
-                self._listener(CellMeasured(number=trial.number, result=measurement.result, done=len(cells), cells=len(trial.jobs)))
+                done = len(cells) + len(left_out)
+                self._listener(CellMeasured(number=trial.number, result=measurement.result, done=done, cells=len(trial.jobs)))
                 if not keep_going(cells):
                     break
-            complete = len(cells) == len(trial.jobs)
+            complete = len(cells) + len(left_out) == len(trial.jobs)
             if complete:
                 self._measure_again(
                     trial,
@@ -217,6 +235,17 @@ class Runner:
                     stop_cell,
                 )
         return complete
+
+    def _leave_out(self, job: CellJob, why: str, trial: Trial, left_out: dict[str, str]) -> None:
+        """Take note of a cell that the load generator spoiled. Raises ``RetryTrial`` when a workload is judged by it."""
+        tries = self._plan.repeats + 1
+        what = f"{job.cell.key} was measured {tries} times, and each time the load generator was not good enough for it: {why}"
+        if job.needed:
+            raise RetryTrial(
+                what, hint="end what else runs where the load is driven, or drive it from another machine (load.from in the host document)"
+            )
+        left_out[job.cell.key] = what
+        self._listener(Notice(level="warning", message=f"trial {trial.number}: {what}; the cell is left out"))
 
     def _measure_again(
         self,
@@ -235,7 +264,7 @@ class Runner:
                 if stop_cell():
                     raise InterruptedByPerson("stopped during a cell")
                 self._store.write_cell(trial.number, f"{key}-again{turn}", found.records)
-                if found.result.get(metric) is not None:
+                if found.result.get(metric) is not None and not _spoiled(found.result):
                     again.append(found.result)
                 values = [result.get(metric) or 0.0 for result in (cells[index], *again)]
                 if len(values) > 1 and not noisy(values):
@@ -277,15 +306,18 @@ class Runner:
             self._session.touch()
             return stop_cell()
 
+        notes: list[str] = []
+
+        def flush() -> None:
+            self._session.touch()
+            notes[:] = self._flush(control)
+
         thrown = ""
         for attempt in range(_REPEATS + 1):
             before = self._session.interruptions
             why = "the connection to the host was lost"
             found: CellMeasurement | None = None
-            notes: tuple[str, ...] = ()
             try:
-                self._session.touch()
-                notes = self._flush(control)
                 with self._session.observing(self._facts.gpus) as observer:
                     found = measure_cell(
                         self._session.load_path.base_url,
@@ -299,6 +331,8 @@ class Runner:
                         should_stop=asked,
                         workers=self._session.workers,
                         observe=observer,
+                        before_attempt=flush,
+                        slos=job.slos,
                     )
             except RetryTrial as error:  # a worker was lost, or the way to the server
                 why = error.message
@@ -310,11 +344,18 @@ class Runner:
                 raise
             if found is not None and (self._session.interruptions == before or stop_cell()):
                 repeated = (f"measured again after {attempt} thrown away: {thrown}",) if attempt else ()
+                self._tell(number, found.result)
                 result = dataclasses.replace(found.result, warnings=(*found.result.warnings, *notes, *repeated))
                 return dataclasses.replace(found, result=result)
             thrown = why
             self._session.check()
         raise RetryTrial(f"{job.cell.key} could not be measured in {_REPEATS + 1} attempts: {thrown}")
+
+    def _tell(self, number: int, result: CellResult) -> None:
+        """Let a person know that the load generator was not good enough at first."""
+        for warning in result.warnings:
+            if warning.startswith(THROWN_AWAY):
+                self._listener(Notice(level="warning", message=f"trial {number}: {result.key}: {warning}"))
 
     @property
     def _model(self) -> str:
@@ -367,6 +408,11 @@ def _refuse_wrong_answers(report: QualityReport, trial: Trial) -> None:
                 remedy=f"read them: trials/{trial.number}/quality.json.gz in the study's folder",
             )
         )
+
+
+def _spoiled(result: CellResult) -> str:
+    """Why a cell says more about the load generator than about the server; empty when it does not."""
+    return "; ".join(result.client.invalid) if result.client is not None and result.requests else ""
 
 
 def _failure(error: AutotunerError, consequence: Consequence, kind: str) -> Failure:

@@ -87,6 +87,7 @@ def tune(
     """
     from autotuner.documents import load_host, load_space, load_workload
     from autotuner.loadgen.cells import CellPlan
+    from autotuner.loadgen.validity import relaxed
     from autotuner.model.workload import BUILTIN_WORKLOADS
     from autotuner.tuner.night import NightPlan
     from autotuner.tuner.times import run_seconds
@@ -95,6 +96,7 @@ def tune(
     options: Options = context.obj
     target = load_host(host)
     options.errors.simulated = target.simulate is not None
+    measuring = CellPlan(window_s=window, warmup_s=warmup, request_timeout_s=target.limits.request_timeout_s, seed=seed)
     seconds = run_seconds(target, until=until, budget=budget, now_utc=dt.datetime.now(dt.UTC))
     plan = NightPlan(
         host=target,
@@ -103,7 +105,7 @@ def tune(
         contexts=contexts,
         concurrency=concurrency,
         output_tokens=output_tokens,
-        cell_plan=CellPlan(window_s=window, warmup_s=warmup, request_timeout_s=target.limits.request_timeout_s, seed=seed),
+        cell_plan=measuring if target.simulate is None else relaxed(measuring),
         budget=Budget(trials=trials if trials or seconds is not None else _DEFAULT_TRIALS, confirm_rounds=confirm_rounds),
         seconds=seconds,
         state=options.state_dir,

@@ -23,15 +23,17 @@ from autotuner.loadgen.steering import Steering
 from autotuner.loadgen.userprompts import UserPrompts
 from autotuner.loadgen.validity import client_report
 from autotuner.model.measurement import CellResult, RequestRecord
-from autotuner.model.workload import Cell, Sampling
+from autotuner.model.workload import Cell, Sampling, Slo
 
 POLL_S = 0.05
+THROWN_AWAY = "the load generator spoiled attempt"
+"""How a warning about an attempt begins that was measured again."""
 SEED_STEP = 1_000_003
 """Between the seeds of the attempts at one cell."""
 EDGE_S = 0.1
 """How long lanes go on after the window, so that tokens can be interpolated at its end."""
 
-__all__ = ["CellMeasurement", "CellPlan", "measure_cell"]
+__all__ = ["THROWN_AWAY", "CellMeasurement", "CellPlan", "measure_cell"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,14 @@ def measure_cell(
     observe: Observer | None = None,
     before_attempt: Callable[[], None] | None = None,
     headers: Sequence[tuple[str, str]] = (),
+    slos: Sequence[Slo] = (),
 ) -> CellMeasurement:
     """Measure ``cell`` on the server at ``base_url``.
 
     ``workers`` drive the load, those of this machine by default; ``base_url`` is how they reach the server. ``observe`` watches the server
     over the same window; what it reports becomes ``result.server``. ``before_attempt`` is called before every attempt, the first included:
-    emptying the prefix cache is the caller's business. ``headers`` go with every request.
+    emptying the prefix cache is the caller's business. ``headers`` go with every request. ``slos`` are the limits
+    that goodput is about.
     An attempt in which the load generator broke one of the limits of ``plan`` is measured again, ``plan.repeats`` times at most, and its
     reasons become warnings of the result. If the last attempt is no better it is returned as it is, with ``result.client.invalid``: nobody
     may score it.
@@ -101,6 +105,7 @@ def measure_cell(
             counters=_Counting(read_counters),
             observe=observe,
             should_stop=should_stop,
+            slos=slos,
         )
         broken = found.result.client.invalid if found.result.client is not None else ()
         if found.result.requests == 0 and before is not None:
@@ -121,6 +126,7 @@ def _attempt(
     counters: _Counting,
     observe: Observer | None,
     should_stop: Callable[[], bool],
+    slos: Sequence[Slo],
 ) -> CellMeasurement:
     cell, prompts = template.cell, template.prompts
     # An open loop gets a worker for every 32 arrivals a second, whatever it may have in flight.
@@ -141,7 +147,7 @@ def _attempt(
     records, estimated = _counted(found)
     clock = [] if crew.clock == "kernel" else ["times are the client's own: the kernel did not stamp every read"]
     warnings = [*steering.warnings, *counters.warnings, *estimated, *clock, *crew.warnings]
-    result = derive(cell, records, window, before=counters.before, after=counters.after, warnings=warnings)
+    result = derive(cell, records, window, before=counters.before, after=counters.after, slos=slos, warnings=warnings)
     client = client_report(crew.clock, crew.checks, coalesced=coalesced_share(records, window), limits=plan)
     result = replace(result if server is None else with_server(result, server), client=client)
     measured = CellMeasurement(result, records, window)
@@ -150,7 +156,7 @@ def _attempt(
 
 def _with_history(found: CellMeasurement, discarded: Sequence[str]) -> CellMeasurement:
     """The measurement, with a warning for every attempt that was thrown away before it."""
-    told = tuple(f"attempt {number} was thrown away: {why}" for number, why in enumerate(discarded, start=1))
+    told = tuple(f"{THROWN_AWAY} {number} of {len(discarded) + 1}: {why}" for number, why in enumerate(discarded, start=1))
     return replace(found, result=replace(found.result, warnings=(*found.result.warnings, *told)))
 
 

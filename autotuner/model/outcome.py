@@ -90,6 +90,8 @@ class Measured:
     effective: Mapping[str, Scalar]
     launch: LaunchFacts
     censored: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Cell → why it is not among ``cells``: the load generator was not good enough for it, time and again."""
     quality: QualityReport = UNCHECKED
 
 

@@ -33,6 +33,8 @@ class TrialRecord:
     effective: Mapping[str, Scalar] = field(default_factory=dict)
     launch: LaunchFacts = field(default_factory=LaunchFacts)
     censored: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Cell → why nothing is known about it although the launch was measured: the load generator was not good enough."""
     quality: str = "not_checked"
     """Status of ``quality_report``; all that first versions kept."""
     quality_report: QualityReport | None = None
@@ -61,6 +63,7 @@ class TrialRecord:
                     effective=outcome.effective,
                     launch=outcome.launch,
                     censored=outcome.censored,
+                    left_out=outcome.left_out,
                     quality=outcome.quality.status,
                     quality_report=outcome.quality,
                 )
