@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ import pytest
 from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, RetryTrial, TransportError
 from autotuner.loadgen.calibration import PROBES, calibrate
-from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.cells import THROWN_AWAY, CellMeasurement, CellPlan, measure_cell
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.fleet import fleet
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.validity import relaxed
+from autotuner.model.measurement import ServerReport
 from autotuner.model.workload import Cell, Sampling
 
 PATH = "/v1/chat/completions"
@@ -119,13 +121,15 @@ class ScriptedServer:
             chunk: dict[str, object] = {"choices": [{"delta": {"content": "a\u2028b"}}]}
             if continuous:
                 chunk["usage"] = {"prompt_tokens": 60, "completion_tokens": done}
+                if script == "cached":
+                    chunk["usage"] |= {"prompt_tokens_details": {"cached_tokens": 70}}  # type: ignore[operator]
             event(chunk)
             await writer.drain()
             self.sent.append((time.monotonic(), min(per_chunk, tokens)))
             if done >= 9 and self._fault(script, writer, event):
                 return
         if script != "no-finish":
-            event({"choices": [{"delta": {}, "finish_reason": "length"}]})
+            event({"choices": [{"delta": {}, "finish_reason": "stop" if script == "stops" else "length"}]})
         if usage:
             event({"choices": [], "usage": {"prompt_tokens": 60, "completion_tokens": tokens}})
         if script != "no-done":
@@ -168,17 +172,23 @@ def measure(
     plan: CellPlan = PLAN,
     counters: Callable[[], Counters] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    observe: Halt | None = None,
+    before_attempt: Callable[[], None] | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+    context: int = 60,
 ) -> CellMeasurement:
     return measure_cell(
         server.url,
         model=script,
         chat_path=PATH,
-        cell=Cell(context=60, concurrency=concurrency, output_tokens=output_tokens),
+        cell=Cell(context=context, concurrency=concurrency, output_tokens=output_tokens),
         prompts=PromptSource(("code", "poem"), seed=1),
-        sampling=Sampling(),
+        sampling=sampling,
         plan=plan,
         read_counters=counters,
         should_stop=should_stop,
+        observe=observe,
+        before_attempt=before_attempt,
     )
 
 
@@ -248,6 +258,16 @@ def test_every_way_to_fail_is_counted_under_its_own_name(server: ScriptedServer,
     assert result.requests == 0
     assert result.failed > 0
     assert set(result.errors) == {script}
+
+
+def test_an_answer_to_another_question_is_counted_under_its_own_name(server: ScriptedServer) -> None:
+    longer = measure(server, "plain", context=200).result
+    assert set(longer.errors) == {"prompt-length"}
+    cached = measure(server, "cached").result
+    assert set(cached.errors) == {"cached-prompt"}
+    stopped = measure(server, "stops", sampling=Sampling(ignore_eos=True)).result
+    assert set(stopped.errors) == {"early-stop"}
+    assert measure(server, "stops").result.errors == {}
 
 
 def test_a_port_where_nobody_listens_is_a_result_and_soon(server: ScriptedServer) -> None:
@@ -378,7 +398,71 @@ def _runs(process: Path) -> bool:
 
 
 def test_times_come_from_the_kernel(server: ScriptedServer) -> None:
-    assert not any("kernel" in warning for warning in measure(server, "plain").result.warnings)
+    result = measure(server, "plain").result
+    assert not any("kernel" in warning for warning in result.warnings)
+    client = result.client
+    assert client is not None
+    assert client.clock == "kernel"
+    assert client.reads >= 12 * result.window_s / server.step_s / 12
+    assert client.lag_p50_ms is not None
+    assert 0 <= client.lag_p50_ms <= (client.lag_p99_ms or 0) <= (client.lag_max_ms or 0)
+    assert 0 < client.cpu < 1
+    assert client.gc_pause_max_ms == 0, "the garbage collector must be off while lanes run"
+
+
+class Halt:
+    """Stops a process for a while in the first window that it sees begin."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._begun_ns: int | None = None
+        self._done = False
+        self.attempts = 0
+
+    def begin(self, window_begin_ns: int) -> None:
+        self._begun_ns = window_begin_ns
+
+    def tick(self) -> None:
+        if not self._done and self._begun_ns is not None and time.monotonic_ns() - self._begun_ns > 0.2e9:
+            self._done = True
+            os.kill(self._pid, signal.SIGSTOP)
+            threading.Timer(self._seconds, os.kill, (self._pid, signal.SIGCONT)).start()
+
+    def end(self) -> ServerReport:
+        self.attempts += 1
+        return ServerReport(samples=self.attempts)
+
+
+def test_a_cell_whose_client_was_held_up_is_measured_again_and_says_so(server: ScriptedServer) -> None:
+    measure(server, "plain")
+    halt = Halt(fleet()._idle[0].pid, 0.3)
+    flushes: list[int] = []
+    # Only halts: what else this machine is busy with is not to be seen here.
+    plan = replace(relaxed(CellPlan(window_s=1.0, warmup_s=0.3, max_window_s=4, settle_s=0.3, min_answers=1)), coalesced_share=0.06)
+    found = measure(server, "plain", concurrency=1, output_tokens=240, plan=plan, observe=halt, before_attempt=lambda: flushes.append(1))
+    thrown = [warning for warning in found.result.warnings if warning.startswith(THROWN_AWAY)]
+    assert "1 of 2" in thrown[0]
+    assert "while the load generator stood still" in thrown[0]
+    assert found.result.client is not None
+    assert found.result.client.valid
+    assert len(flushes) == halt.attempts == len(thrown) + 1
+    assert found.result.server is not None
+    assert found.result.server.samples == halt.attempts
+
+
+def test_a_cell_that_the_client_spoils_every_time_comes_back_as_invalid(server: ScriptedServer) -> None:
+    found = measure(server, "plain", plan=replace(PLAN, cpu_share=0.0, repeats=1))
+    assert found.result.client is not None
+    assert [why for why in found.result.client.invalid if "of a core" in why]
+    assert found.result.requests > 0
+    assert sum(warning.startswith(THROWN_AWAY) for warning in found.result.warnings) == 1
+
+
+def test_attempts_ask_other_questions_than_the_ones_before(server: ScriptedServer) -> None:
+    measure(server, "plain", concurrency=1, plan=replace(PLAN, cpu_share=0.0, repeats=1))
+    texts = [str(request["messages"][0]["content"]) for request in server.requests]  # type: ignore[index]
+    assert len({text[:14] for text in texts}) == len(texts)
+    assert len({text[15:] for text in texts}) < len(texts)
 
 
 def test_a_counter_page_that_fails_costs_a_warning_only(server: ScriptedServer) -> None:
