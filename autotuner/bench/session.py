@@ -25,6 +25,8 @@ from autotuner.loadgen.observation import ASK_S, PageReader, ServerWatch
 from autotuner.loadgen.userprompts import UserPrompts
 from autotuner.model.measurement import CellResult, RequestRecord
 
+AT_ONCE = 8
+"""Short requests in flight while prompts are sized."""
 _FLUSH_S = 10.0
 _FLUSH_PAUSE_S = 0.2
 CACHED_SHARE = 0.05
@@ -59,7 +61,7 @@ class BenchCell:
 
 
 def size_prompts(plan: BenchPlan, endpoint: Endpoint, control: ControlClient) -> BenchPlan:
-    """The plan with prompts sized to the server's tokenizer and template; asks it a few hundred short questions at most.
+    """The plan with prompts sized to the server's tokenizer and template; asks it a few to some hundred short questions.
 
     Raises ``TransportError`` when the server does not answer or does not count tokens.
     """
@@ -67,9 +69,8 @@ def size_prompts(plan: BenchPlan, endpoint: Endpoint, control: ControlClient) ->
     if isinstance(prompts, UserPrompts) and not prompts.only_lengths:
         return plan
     contexts = plan.contexts or (4096,)
-    domains = () if isinstance(prompts, UserPrompts) else prompts.domains
-    more = {"domains": domains} if domains else {}
-    fit = calibrate(control, model=endpoint.model, chat_path=endpoint.path, contexts=contexts, **more)
+    domains = ("rag",) if isinstance(prompts, UserPrompts) else prompts.domains
+    fit = calibrate(control, model=endpoint.model, chat_path=endpoint.path, contexts=contexts, domains=domains, at_once=AT_ONCE)
     return dataclasses.replace(plan, prompts=prompts.with_fit(fit))
 
 

@@ -492,7 +492,7 @@ def test_calibration_asks_for_little_where_only_short_contexts_are_served(server
     with ControlClient(server.url) as control:
         calibrate(control, model="plain", chat_path=PATH, contexts=(200,), domains=("code",))
     sizes = [len(str(request["messages"][0]["content"])) for request in server.requests]  # type: ignore[index]
-    assert len(sizes) == 3 + PROBES
+    assert len(sizes) == 4 + PROBES
     assert max(sizes) / CHARS_PER_TOKEN + OVERHEAD < 200 * 1.05, "a whole prompt is as long as the context, and the answer has its own room"
 
 
