@@ -35,8 +35,3 @@ class Job:
         """The prompt of request ``number``, unique from its first characters on."""
         head = f"[{number:06d}] "
         return head + ("word " * self.context)[: max(0, 4 * self.context - len(head))]
-
-
-def chunk_error_us(at_ns: int, before_ns: int, after_ns: int) -> float:
-    """How far a time lies from the moment between the two: 0 inside, else the distance in µs, negative before it."""
-    return (min(0, at_ns - before_ns) or max(0, at_ns - after_ns)) / 1e3

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.loadgen.scenarios import DRAFTED
+
 LAST_INTERVAL_ACCEPTANCE = 1.25
 """What the gauges of the last logging interval say, whatever was accepted."""
 
@@ -60,7 +62,7 @@ class Totals:
             f"vllm:generation_tokens_total{{{label}}} {float(self.generation_tokens)}",
             f"vllm:prompt_tokens_total{{{label}}} {float(self.prompt_tokens)}",
             f"vllm:spec_decode_num_drafts_total{{{label}}} {float(self.drafts)}",
-            f"vllm:spec_decode_num_draft_tokens_total{{{label}}} {float(7 * self.drafts)}",
+            f"vllm:spec_decode_num_draft_tokens_total{{{label}}} {float(DRAFTED * self.drafts)}",
             f"vllm:spec_decode_num_accepted_tokens_total{{{label}}} {float(self.accepted)}",
             f"vllm:num_preemptions_total{{{label}}} 0.0",
         ]

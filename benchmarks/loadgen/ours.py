@@ -9,9 +9,8 @@ import atexit
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 from autotuner.engines.base import Counters
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
@@ -21,14 +20,14 @@ from autotuner.loadgen.prompts import PromptSource
 from autotuner.model.measurement import RequestRecord
 from autotuner.model.workload import Cell, Sampling
 from benchmarks.loadgen.handle import MockServer, Truth
-from benchmarks.loadgen.jobs import Job, chunk_error_us
+from benchmarks.loadgen.jobs import Job
+from benchmarks.loadgen.rows import Row
 from benchmarks.loadgen.scripts import serial_of
 
 PATH = "/v1/chat/completions"
 EARLY_NS = 200_000
 """How far the clocks of the two sides may disagree about who was first."""
-LATE_NS = 200_000_000
-"""How long a request may be on its way to the server on a machine that is busy."""
+NEVER_NS = 1 << 62
 
 
 class _Clock:
@@ -72,35 +71,31 @@ class Measured:
                 found.append((record, free.pop(serial)))
             elif alone or record.chunks:
                 unnumbered.append(record)
-        for record in unnumbered:
-            truth = self._nearest(record, free.values())
-            if truth is not None:
-                found.append((record, free.pop(truth.serial)))
+        candidates = [(self._apart_ns(record, truth), number, truth) for number, record in enumerate(unnumbered) for truth in free.values()]
+        assigned: set[int] = set()
+        for apart_ns, number, truth in sorted(candidates, key=lambda candidate: candidate[:2]):
+            if number not in assigned and truth.serial in free and apart_ns < NEVER_NS:
+                assigned.add(number)
+                found.append((unnumbered[number], free.pop(truth.serial)))
         return sorted(found, key=lambda pair: pair[1].serial)
 
-    def _nearest(self, record: RequestRecord, truths: Iterable[Truth]) -> Truth | None:
-        """The request that was sent when this one was and had the same counts; of several, the one whose first chunk came nearest."""
-        start_ns = self.at_ns(record.start_s)
-        counts = [n for _, n in record.chunks]
-        candidates = [
-            truth
-            for truth in truths
-            if -EARLY_NS <= truth.begin_ns - start_ns <= LATE_NS
-            and (self.measurement.result.concurrency == 1 or counts == [n for _, _, n in truth.chunks[: len(counts)]])
-        ]
-        return min(candidates, key=lambda truth: self._apart_ns(record, truth), default=None)
-
     def _apart_ns(self, record: RequestRecord, truth: Truth) -> int:
+        """How far a record lies from a request that may be its own, by the first chunk if it has one, else by when it was sent."""
+        before_ns = truth.begin_ns - self.at_ns(record.start_s)
+        counts = [n for _, n in record.chunks]
+        alone = self.measurement.result.concurrency == 1
+        if before_ns < -EARLY_NS or not (alone or counts == [n for _, _, n in truth.chunks[: len(counts)]]):
+            return NEVER_NS
         if record.chunks and truth.chunks:
             return abs(self.at_ns(record.chunks[0][0]) - truth.chunks[0][0])
-        return abs(self.at_ns(record.start_s) - truth.begin_ns)
+        return abs(before_ns)
 
     def chunk_errors_us(self) -> list[float]:
-        """How far each chunk's time lies from the moment in which the server sent it."""
+        """Each chunk's time less the moment just before the server sent it."""
         return [
-            chunk_error_us(self.at_ns(at_s), before_ns, after_ns)
+            (self.at_ns(at_s) - before_ns) / 1e3
             for record, truth in self.pairs()
-            for (at_s, _), (before_ns, after_ns, _) in zip(record.chunks, truth.chunks, strict=False)
+            for (at_s, _), (before_ns, _, _) in zip(record.chunks, truth.chunks, strict=False)
         ]
 
 
@@ -153,37 +148,31 @@ def _row(record: RequestRecord) -> dict[str, object]:
     return {
         "ok": record.valid,
         "ttft_s": record.ttft_s,
-        "tpot_s": record.tpot_s,
+        "tpot_s": record.tpot_s if record.valid else None,
         "e2e_s": record.e2e_s,
         "tokens": record.completion_tokens,
     }
 
 
 def measure_job(job: Job) -> dict[str, object]:
-    """One point, as the peers' drivers report it."""
+    """One point, as the peers' drivers report it. Of several lanes, only the first request of each is reported."""
     client = Client(_Elsewhere(job.url))
-    seconds = job.seconds
-    plan = CellPlan(window_s=seconds, warmup_s=0.0, max_window_s=4 * seconds, settle_s=0.0, min_answers=job.requests, max_warmup_s=60)
-    rows = []
+    plan = CellPlan(window_s=job.seconds, warmup_s=0.0, max_window_s=120, settle_s=0.0, min_answers=job.requests, max_warmup_s=60)
     for _ in range(job.points):
-        begun = time.monotonic()
         found = client.measure(job.model, plan, concurrency=job.concurrency, output_tokens=job.output_tokens, context=job.context)
-        report = found.measurement.result.client
-        pairs = found.pairs()
-        first = [(record, truth) for record, truth in pairs if record.lane == record.index]
-        rows.append(
-            {
-                "wall_s": time.monotonic() - begun,
-                "requests": [_row(record) for record, _ in pairs if record.end_s is not None],
-                "chunks": sum(len(record.chunks) for record in found.measurement.records),
-                "chunk_errors_us": found.chunk_errors_us(),
-                "ttft_bias_ms": [1e3 * ((record.ttft_s or 0) - truth.ttft_s) for record, truth in first if record.chunks and truth.chunks],
-                "client": None if report is None else {name: getattr(report, name) for name in report.__slots__},
-                "warnings": list(found.measurement.result.warnings),
-            }
-        )
     client.close()
-    return rows[-1]
+    result = found.measurement.result
+    pairs = [(record, truth) for record, truth in found.pairs() if record.end_s is not None]
+    if job.concurrency > 1:
+        pairs = [(record, truth) for record, truth in pairs if record.index == record.lane]
+    report = result.client
+    return {
+        "requests": [_row(record) for record, _ in pairs],
+        "truth": [asdict(Row.true(truth)) for _, truth in pairs],
+        "chunks": sum(len(truth.chunks) for truth in found.truths),
+        "chunk_errors_us": found.chunk_errors_us(),
+        "remarks": [*result.warnings, *(() if report is None else report.invalid)],
+    }
 
 
 def main(arguments: Sequence[str]) -> int:

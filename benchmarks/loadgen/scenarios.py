@@ -9,6 +9,8 @@ from benchmarks.loadgen.scripts import FIRST_S, GAP_S, HUGE, Ask, Scenario, Scri
 
 ACCEPTED = (3, 1, 4, 1, 5, 2, 6, 5, 3, 5)
 """Tokens of successive verification steps in the scenarios with speculative decoding: fewer steps than engines log at once."""
+DRAFTED = 7
+"""Tokens that are drafted for each of them."""
 
 
 def _plain(script: Script) -> None:
@@ -239,28 +241,44 @@ def _sglang_spec(script: Script) -> None:
     script.verify_steps, script.accepted_drafts = steps, script.n - steps
     script.finish()
     if script.ask.spec_details:
-        details = {"spec_accept_length": script.n / steps, "spec_verify_ct": steps, "spec_num_correct_drafts": script.n - steps}
+        details = {
+            "spec_accept_length": script.n / steps,
+            "spec_verify_ct": steps,
+            "spec_num_correct_drafts": script.n - steps,
+            "spec_num_proposed_drafts": DRAFTED * steps,
+        }
         script.event({**script.chunk({}, usage=False), "choices": [], "sglext": {"spec_tokens_details": details}})
     script.usage()
     script.done()
 
 
-def _vllm_spec(script: Script) -> None:
-    """vLLM: ``metrics.speculative_decoding`` on the chunk with the totals. The token of prefill belongs to no step."""
+def _vllm_steps(script: Script) -> dict[str, object]:
+    """vLLM: the token of prefill belongs to no step."""
     script.role()
     steps = _steps(script, 1)
     accepted = script.n - 1 - steps
     script.verify_steps, script.accepted_drafts = steps, accepted
     script.finish()
-    spec = {
+    return {
         "mean_acceptance_length": 1 + accepted / steps,
-        "draft_acceptance_rate": accepted / (7 * steps),
+        "draft_acceptance_rate": accepted / (DRAFTED * steps),
         "num_spec_steps": steps,
         "num_accepted_draft_tokens": accepted,
-        "num_draft_tokens": 7 * steps,
-        "num_spec_tokens": 7,
+        "num_draft_tokens": DRAFTED * steps,
+        "num_spec_tokens": DRAFTED,
     }
-    script.usage(metrics={"speculative_decoding": spec})
+
+
+def _vllm_spec(script: Script) -> None:
+    """``metrics.speculative_decoding`` on the chunk with the totals."""
+    script.usage(metrics={"speculative_decoding": _vllm_steps(script)})
+    script.done()
+
+
+def _vllm_silent(script: Script) -> None:
+    """Without ``--per-request-spec-decode-metrics``: only the counters tell."""
+    _vllm_steps(script)
+    script.usage()
     script.done()
 
 
@@ -301,6 +319,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("empty", "an answer without a token", _empty, error="empty"),
         Scenario("sglang-spec", "SGLang's details of speculative decoding", _sglang_spec),
         Scenario("vllm-spec", "vLLM's details of speculative decoding", _vllm_spec),
+        Scenario("vllm-silent", "speculative decoding that only vLLM's counters tell", _vllm_silent),
     )
 }
 """Every golden scenario by name."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
-from autotuner.engines.sglang.metrics import counters
+from autotuner.engines.base import Counters
 from autotuner.loadgen.plan import CellPlan
 from autotuner.model.measurement import RequestRecord
+from benchmarks.loadgen.figures import ACCEPTANCE, true_acceptance
 from benchmarks.loadgen.handle import MockServer, Truth, mock_server
 from benchmarks.loadgen.ours import Client, Measured
 from benchmarks.loadgen.scenarios import SCENARIOS
@@ -18,8 +20,10 @@ from benchmarks.loadgen.scripts import WATERMARK_TOKENS
 SCALE = 0.3
 """The scenarios run at this share of their times."""
 RELATIVE, ABSOLUTE_S = 0.01, 0.001
-PLAN = CellPlan(window_s=0.2, warmup_s=0.0, max_window_s=4, settle_s=0.0, request_timeout_s=10, min_answers=2)
-LOAD = CellPlan(window_s=1.0, warmup_s=0.6, max_window_s=4, settle_s=0.3, request_timeout_s=10, min_answers=2)
+HELD_UP = {"lag_p99_ms": 50.0, "coalesced_share": 0.25, "cpu_share": 2.0, "steal_share": 0.5, "gc_pause_ms": 50.0, "repeats": 1}
+"""Medians of kernel stamps stand for more than this; a client that says that it was held up longer is not compared by its times."""
+PLAN = CellPlan(window_s=0.2, warmup_s=0.0, max_window_s=4, settle_s=0.0, request_timeout_s=10, min_answers=2, details=True, **HELD_UP)
+LOAD = CellPlan(window_s=1.0, warmup_s=0.6, max_window_s=4, settle_s=0.3, request_timeout_s=10, min_answers=2, **HELD_UP)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,10 @@ def assert_all_are_there(found: Measured) -> None:
     assert {truth.serial for truth in found.truths if truth.serial >= first and truth.outcome == "sent"} <= set(serials)
 
 
+def counted_by_answers(truth: Truth) -> bool:
+    return not truth.model.startswith("vllm-silent")
+
+
 def assert_counts(record: RequestRecord, truth: Truth, *, error: str | None, counted: bool) -> None:
     sent = [n for _, _, n in truth.chunks]
     got = [n for _, n in record.chunks]
@@ -63,6 +71,8 @@ def assert_counts(record: RequestRecord, truth: Truth, *, error: str | None, cou
         assert got[-1] == truth.tokens
         assert record.prompt_tokens == truth.prompt_tokens
         assert (record.cached_tokens or 0) == truth.cached_tokens
+        if truth.verify_steps and counted_by_answers(truth):
+            assert record.verify_steps == truth.verify_steps
         assert record.finish_reason == (truth.finish_reason or "length")
 
 
@@ -72,8 +82,7 @@ def assert_times(found: Measured, pairs: Sequence[tuple[RequestRecord, Truth]]) 
     if report is not None and report.invalid:
         pytest.skip(f"times not compared, counts were: the client says that it was held up: {'; '.join(report.invalid)}")
     assert report is None or report.clock == "kernel"
-    errors_us = sorted(abs(error) for error in found.chunk_errors_us())
-    assert statistics.median(errors_us) < ABSOLUTE_S * 1e6
+    assert abs(statistics.median(found.chunk_errors_us())) < ABSOLUTE_S * 1e6
     ended = [(record, truth) for record, truth in pairs if record.end_s is not None and truth.chunks]
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         both = [(getattr(record, name), getattr(truth, name)) for record, truth in ended]
@@ -116,9 +125,15 @@ def test_many_streams_are_seen_chunk_by_chunk(client: Client, mode: str) -> None
     assert_times(found, pairs)
 
 
-def test_tokens_per_step_are_the_scripted_ones_from_counters_over_a_window_of_few_steps(server: MockServer, client: Client) -> None:
-    plan = CellPlan(window_s=0.2, warmup_s=0.0, max_window_s=2, settle_s=0.0, min_answers=2)
-    found = client.measure(f"sglang-spec@{SCALE}", plan, counters=lambda: counters(server.metrics()))
-    whole = [truth for truth in found.truths if truth.outcome == "sent"]
-    assert sum(truth.verify_steps or 0 for truth in whole) < 200
-    assert found.measurement.result.metrics["acceptance_length"] == pytest.approx(whole[0].tokens / (whole[0].verify_steps or 1), rel=1e-9)
+@pytest.mark.parametrize(("name", "source", "counters"), ACCEPTANCE, ids=lambda value: value if isinstance(value, str) else "")
+def test_tokens_per_step_are_the_scripted_ones_over_a_window_of_few_steps(
+    server: MockServer, client: Client, name: str, source: str, counters: Callable[[str], Counters] | None
+) -> None:
+    told_by = None if counters is None else lambda: counters(server.metrics())
+    found = client.measure(f"{name}@{SCALE}", replace(PLAN, details=counters is None), counters=told_by)
+    whole = next(truth for truth in found.truths if truth.outcome == "sent")
+    assert (whole.verify_steps or 0) < 40, "engines bring their averages up to date every 40 steps"
+    result = found.measurement.result
+    assert result.metrics["acceptance_length"] == pytest.approx(true_acceptance(name, whole), rel=1e-9)
+    assert result.server is not None
+    assert result.server.acceptance_source == {"answers": "requests"}.get(source, source)
