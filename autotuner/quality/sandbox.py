@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Protocol
 
-WALL_S = 10.0
+WALL_S = 6.0
 """Whatever is not done by then is killed."""
-CPU_S = 8
+CPU_S = 5
 OUTPUT_BYTES = 1024 * 1024
 """Largest file that can be written in there, the one that takes standard output included."""
 MEMORY_BYTES = 256 * 1024 * 1024
