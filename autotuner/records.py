@@ -78,6 +78,8 @@ class StudyMeta:
     """Of the latest run; trials are derived for others from the same cells."""
     host_document: dict[str, Any] | None = None
     """The host file at the latest run, so that recommendations need no other file; studies of the first versions have none."""
+    load_floor: str | None = None
+    """What the latest self-test of the load generator had found when the study was last run; ``None`` where there was none."""
     schema: int = SCHEMA
 
     @property

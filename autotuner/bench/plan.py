@@ -47,6 +47,9 @@ class BenchPlan:
     flush: bool = False
     """Empty the server's prefix cache before every point. It is not ours, so only on request; nonces keep prompts apart anyway."""
 
+    load_floor: str | None = None
+    """What the latest self-test of the load generator on this machine found."""
+
     @property
     def contexts(self) -> tuple[int, ...]:
         """Every context, in order; empty where prompts bring their own length."""
@@ -92,4 +95,6 @@ def _closed(plan: CellPlan, prompts: PromptSource | UserPrompts, context: int, c
 def _open(plan: CellPlan, prompts: PromptSource | UserPrompts, context: int, arrivals: Arrivals, output_tokens: int, *, name: str) -> Point:
     cell = Cell(context=context, concurrency=arrivals.max_in_flight, output_tokens=output_tokens)
     size = f"ctx{context}" if prompts.sized else "own"
-    return Point(key=f"{size}-{name}-out{output_tokens}", cell=cell, plan=replace(plan, arrivals=arrivals))
+    # A log may last for hours: it is replayed once, and what the client spoiled is told.
+    repeats = 0 if arrivals.kind == "replay" else plan.repeats
+    return Point(key=f"{size}-{name}-out{output_tokens}", cell=cell, plan=replace(plan, arrivals=arrivals, repeats=repeats))

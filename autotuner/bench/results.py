@@ -67,6 +67,7 @@ def result_object(
         "model": endpoint.model,
         "engine": endpoint.engine,
         "notes": list(endpoint.notes),
+        "load_floor": plan.load_floor,
         "started": started.isoformat(timespec="seconds"),
         "sampling": plan.sampling.model_dump(mode="json"),
         "prompts": _prompts(plan),

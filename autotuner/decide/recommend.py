@@ -54,6 +54,8 @@ class Case:
     baseline: Configuration
     space: SearchSpace | None
     measuring_flags: tuple[str, ...]
+    load_floor: str | None = None
+    """What a self-test of the load generator found."""
 
 
 def recommend(workload: Workload, case: Case) -> Recommendation | None:
@@ -163,6 +165,7 @@ def _evidence(
         quality="passed" if any(trial.quality == "passed" for trial in launches) else launches[-1].quality,
         effective=dict(sorted(launches[-1].effective.items())),
         measuring_flags=case.measuring_flags,
+        load_floor=case.load_floor,
         surrogate=surrogate,
         provenance=Provenance(
             study=case.study,

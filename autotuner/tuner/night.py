@@ -274,6 +274,7 @@ def recommendations(
         baseline=baseline,
         space=space,
         measuring_flags=engine.measuring_flags,
+        load_floor=meta.load_floor,
     )
     found = {workload.name: recommend(workload, case) for workload in meta.workloads}
     return {name: document for name, document in found.items() if document is not None}
