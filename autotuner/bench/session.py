@@ -22,9 +22,12 @@ from autotuner.loadgen.calibration import calibrate
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.observation import ASK_S, PageReader, ServerWatch
+from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.userprompts import UserPrompts
 from autotuner.model.measurement import CellResult, RequestRecord
 
+SIZING_S = 600.0
+"""How long one answer may take while prompts are sized: at the longest contexts a server reads for minutes."""
 AT_ONCE = 8
 """Short requests in flight while prompts are sized."""
 _FLUSH_S = 10.0
@@ -60,7 +63,7 @@ class BenchCell:
         return self.answered and (client is None or client.valid)
 
 
-def size_prompts(plan: BenchPlan, endpoint: Endpoint, control: ControlClient) -> BenchPlan:
+def size_prompts(plan: BenchPlan, endpoint: Endpoint) -> BenchPlan:
     """The plan with prompts sized to the server's tokenizer and template; asks it a few to some hundred short questions.
 
     Raises ``TransportError`` when the server does not answer or does not count tokens.
@@ -70,7 +73,8 @@ def size_prompts(plan: BenchPlan, endpoint: Endpoint, control: ControlClient) ->
         return plan
     contexts = plan.contexts or (4096,)
     domains = ("rag",) if isinstance(prompts, UserPrompts) else prompts.domains
-    fit = calibrate(control, model=endpoint.model, chat_path=endpoint.path, contexts=contexts, domains=domains, at_once=AT_ONCE)
+    with ControlClient(endpoint.base_url, SIZING_S, headers=dict(endpoint.headers)) as patient:
+        fit = calibrate(patient, model=endpoint.model, chat_path=endpoint.path, contexts=contexts, domains=domains, at_once=AT_ONCE)
     return dataclasses.replace(plan, prompts=prompts.with_fit(fit))
 
 
@@ -88,7 +92,7 @@ def run_bench(plan: BenchPlan, endpoint: Endpoint, control: ControlClient, *, sh
         watch = stack.enter_context(ServerWatch(reader))
 
         def counters() -> Counters:
-            return Counters() if exporter is None else exporter.counters(control.get_text(METRICS))
+            return Counters() if reader is None else reader.look().counters
 
         for point in plan.points:
             notes: list[str] = []
@@ -101,9 +105,9 @@ def run_bench(plan: BenchPlan, endpoint: Endpoint, control: ControlClient, *, sh
                 prompts=plan.prompts,
                 sampling=plan.sampling,
                 plan=point.plan,
-                read_counters=None if exporter is None else counters,
+                read_counters=None if reader is None else counters,
                 should_stop=should_stop,
-                observe=watch if exporter is not None else None,
+                observe=None if reader is None else watch,
                 before_attempt=functools.partial(_flush, endpoint, control, notes) if plan.flush else None,
                 headers=endpoint.headers,
             )
@@ -116,8 +120,10 @@ def _cell(plan: BenchPlan, point: Point, found: CellMeasurement, notes: list[str
     warnings = [*result.warnings, *notes]
     if not result.steady and not any("not steady" in warning for warning in warnings):
         warnings.append("not steady: the rate of tokens moved during the window")
-    if plan.prompts.sized:
+    if isinstance(plan.prompts, PromptSource):
         warnings += _cached(found.records)
+        if point.cell.context > plan.prompts.longest_unrepeated:
+            warnings.append(f"prompts repeat parts of themselves: there is text for {plan.prompts.longest_unrepeated} tokens only")
     if result.failed:
         warnings.append(_failures(found.records))
     return BenchCell(

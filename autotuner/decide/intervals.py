@@ -7,6 +7,7 @@ ratios of sums (decode speed, acceptance) from their linearisation. What has too
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from autotuner.decide.cells import Window
 from autotuner.decide.statistics import Interval, batch_means_interval, percentile_interval, ratio_interval
@@ -24,7 +25,8 @@ def intervals(result: CellResult, records: Sequence[RequestRecord], window: Wind
         "tpot": [record.tpot_s for record in ended],
         "e2e": [record.e2e_s for record in ended if not _shortened(record, result.output_tokens)],
     }
-    found: dict[str, Interval | None] = {"output_tok_s": _rate(result.batch_means, level)}
+    one_by_one = result.concurrency == 1 and not any(record.sent_s is not None for record in records)
+    found: dict[str, Interval | None] = {"output_tok_s": _by_answers(ended, level) if one_by_one else _rate(result.batch_means, level)}
     for name, samples in times.items():
         known = [value * 1000 for value in samples if value is not None]
         for percent in (50, 90, 95, 99):
@@ -45,6 +47,16 @@ def intervals(result: CellResult, records: Sequence[RequestRecord], window: Wind
 
 def _ratio(pairs: Sequence[tuple[float, float]], level: float) -> Interval | None:
     return ratio_interval(pairs, level) if len(pairs) >= FEWEST_REQUESTS else None
+
+
+def _by_answers(ended: Sequence[RequestRecord], level: float) -> Interval | None:
+    """Of one lane: every answer is a sample, from the end of the one before it to its own."""
+    ordered = sorted(ended, key=lambda record: record.chunks[-1][0])
+    pairs = [
+        (float(later.completion_tokens or 0), (later.end_s or later.chunks[-1][0]) - (earlier.end_s or earlier.chunks[-1][0]))
+        for earlier, later in pairwise(ordered)
+    ]
+    return _ratio(pairs, level)
 
 
 def _rate(means: Sequence[float], level: float) -> Interval | None:

@@ -21,7 +21,7 @@ SAMPLE_CHARS = 6000
 MINIMUM_CHARS = 200
 QUESTION_TOKENS = 60
 """What a question and its wishes have, about."""
-PROBES = 6
+PROBES = 3
 LONG = 16_384
 """From this context on one whole prompt must do: it may take a server a minute."""
 ROOM = 16

@@ -57,8 +57,16 @@ class ControlClient:
             # The server under test is addressed directly, whatever proxies the user's environment names.
             # Connections are not kept: servers close idle ones after a few seconds, and the request that meets that is lost.
             limits = httpx.Limits(max_keepalive_connections=0)
+            # Authorities of one's own (SSL_CERT_FILE) count, though, as they do for the load.
+            verify = httpx.create_ssl_context() if self.base_url.startswith("https:") else True
             self._client = httpx.Client(
-                base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits, transport=transport, headers=headers
+                base_url=self.base_url,
+                timeout=timeout_s,
+                trust_env=False,
+                verify=verify,
+                limits=limits,
+                transport=transport,
+                headers=headers,
             )
         except HTTPX_ERRORS as error:
             raise as_transport_error(error, f"address {base_url}") from error

@@ -32,7 +32,6 @@ class Entry:
     input_tokens: int | None = None
     output_tokens: int | None = None
     arrival_s: float | None = None
-    time_column: int = 1
 
 
 def entry_of(value: object, *, line: int) -> Entry:

@@ -113,9 +113,7 @@ def load_replay(path: Path, *, nonce: bool = True, seed: int = 0) -> UserPrompts
             problems.append(Problem(file=str(path), line=entry.line, column=1, message=why, hint=hint))
         elif before is not None and before.arrival_s is not None and entry.arrival_s < before.arrival_s:
             why = f"the request came at {entry.arrival_s:g} s, before that of line {before.line} at {before.arrival_s:g} s"
-            problems.append(
-                Problem(file=str(path), line=entry.line, column=entry.time_column, message=why, hint="sort the log by its times")
-            )
+            problems.append(Problem(file=str(path), line=entry.line, column=1, message=why, hint="sort the log by its times"))
         before = entry
     if problems:
         raise InvalidDocument(problems[:MOST_PROBLEMS])
