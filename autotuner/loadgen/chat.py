@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autotuner.loadgen.answers import Answer, ReadLog, WireError, read_answer
 from autotuner.loadgen.details import ASK
 from autotuner.loadgen.lanes import OUTPUT_KEYS, bears_text
-from autotuner.loadgen.wire import Answer, ReadLog, WireError, read_answer
 from autotuner.model.workload import Sampling
 
 DETAIL_LIMIT = 300

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import httpx
 
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.chat import Reply, misfits, read_reply
 from autotuner.loadgen.control import HTTPX_ERRORS, error_class
 from autotuner.loadgen.lanes import Exchange, Lanes, Progress
 from autotuner.loadgen.plan import Share, cell_seconds
 from autotuner.loadgen.secure import UserStampedTransport
 from autotuner.loadgen.transport import MeasuredTransport
-from autotuner.loadgen.wire import ReadLog
 from autotuner.model.measurement import RequestRecord
 
 

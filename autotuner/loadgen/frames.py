@@ -26,8 +26,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.lanes import Exchange
-from autotuner.loadgen.wire import ReadLog
 
 Header = Mapping[str, Any]
 

@@ -1,7 +1,8 @@
 """A load worker on a host: drives lanes with requests that the tuner sends ahead of time, in the frames of ``frames``.
 
-Standard library only, Python 3.10 on: ``wire``, ``lanes``, ``selfcheck``, ``frames`` and this file travel there as source and leave nothing
-behind. It ends when its standard input does, and when the tuner is silent for too long while lanes run: a dead network closes nothing.
+Standard library only, Python 3.10 on: ``answers``, ``wire``, ``lanes``, ``selfcheck``, ``frames`` and this file travel there as source and
+leave nothing behind. It ends when its standard input does, and when the tuner is silent for too long while lanes run: a dead network closes
+nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from autotuner.loadgen.answers import WireError
 from autotuner.loadgen.frames import FrameReader, Order, frame, packed_exchanges, unpacked_body
 from autotuner.loadgen.lanes import Connections, Exchange, Lanes, Pace
 from autotuner.loadgen.selfcheck import SelfCheck, hurry
-from autotuner.loadgen.wire import WireError, stamps_on
+from autotuner.loadgen.wire import stamps_on
 
 PROGRESS_EVERY_S = 0.05
 READ_SIZE = 1 << 18

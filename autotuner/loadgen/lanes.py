@@ -1,7 +1,7 @@
 """The closed loop itself: lanes that each send their next request as soon as one is answered.
 
-Standard library only, Python 3.10 on, and free of other modules of the project but ``wire``: it runs in the tuner's own workers and, sent
-there as source, on hosts.
+Standard library only, Python 3.10 on, and free of other modules of the project but ``answers`` and ``wire``: it runs in the tuner's own
+workers and, sent there as source, on hosts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotuner.loadgen.wire import BodyReader, Connection, EventReader, ReadLog, WireError
+from autotuner.loadgen.answers import BodyReader, EventReader, ReadLog, WireError
+from autotuner.loadgen.wire import Connection
 
 OUTPUT_KEYS = ("content", "tool_calls")
 TEXT_KEYS = (*OUTPUT_KEYS, "reasoning_content", "reasoning")

@@ -26,7 +26,7 @@ from autotuner.loadgen.supply import Supply
 from autotuner.transports.base import Stream, Transport
 
 OLDEST_PYTHON = (3, 10)
-MODULES = ("wire", "lanes", "selfcheck", "frames", "hostworker")
+MODULES = ("answers", "wire", "lanes", "selfcheck", "frames", "hostworker")
 """What travels, in the order of their imports."""
 TITLE = "autotuner-load"
 """Stands in the host's list of processes."""

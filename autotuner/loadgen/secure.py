@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from autotuner.loadgen.wire import ReadLog
+from autotuner.loadgen.answers import ReadLog
 
 CONNECT_S = 10.0
 

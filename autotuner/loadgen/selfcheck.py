@@ -1,6 +1,6 @@
 """What a load worker finds out about itself while its lanes run: whether it was there when the answers came.
 
-Standard library only, Python 3.10 on, and free of other modules of the project but ``wire`` and ``lanes``: it travels to hosts with them.
+Standard library only, Python 3.10 on, and free of other modules of the project but those of ``lanes``: it travels to hosts with them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,137 +14,13 @@ import pytest
 from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, RetryTrial, TransportError
 from autotuner.loadgen.calibration import PROBES, calibrate
-from autotuner.loadgen.cells import THROWN_AWAY, CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.cells import CellPlan
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.fleet import fleet
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.validity import relaxed
-from autotuner.model.measurement import ServerReport
-from autotuner.model.workload import Cell, Sampling
-
-PATH = "/v1/chat/completions"
-PLAN = relaxed(CellPlan(window_s=0.6, warmup_s=0.3, max_window_s=1.5, max_warmup_s=1.5, settle_s=0.3, request_timeout_s=10, min_answers=2))
-OVERHEAD, CHARS_PER_TOKEN = 13, 3.3
-
-
-class ScriptedServer:
-    """Streams chat answers by a script that the model's name selects; knows what it sent and when."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, object]] = []
-        self.sent: list[tuple[float, int]] = []
-        self.open = 0
-        self.tokens_finished = 0
-        self.steps_finished = 0
-        self.step_s = 0.01
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-        self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512)
-
-    def die(self) -> None:
-        """Close everything, as a killed process does."""
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._die(), self._loop).result()
-
-    async def _die(self) -> None:
-        self._server.close()
-        current = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not current]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def close(self) -> None:
-        self.die()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def counters(self) -> Counters:
-        return Counters(generation_tokens=self.tokens_finished, verify_steps=self.steps_finished, retractions=0)
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1])
-            body = json.loads(await reader.readexactly(length))
-            self.requests.append(body)
-            self.open += 1
-            try:
-                await self._answer(writer, body, len(self.requests))
-                await writer.drain()
-            finally:
-                self.open -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
-
-    async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, object], number: int) -> None:
-        script = str(body["model"])
-        if script == "http-500":
-            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\nit broke\n")
-            return
-        if not body.get("stream"):
-            tokens = OVERHEAD + round(len(str(body["messages"][0]["content"])) / CHARS_PER_TOKEN)  # type: ignore[index]
-            text = json.dumps({"usage": {"prompt_tokens": tokens, "completion_tokens": 1}} if script != "no-usage" else {}).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
-            return
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await self._stream(writer, script, int(str(body["max_tokens"])), number)
-
-    async def _stream(self, writer: asyncio.StreamWriter, script: str, tokens: int, number: int) -> None:
-        def event(data: dict[str, object] | bytes) -> None:
-            text = data if isinstance(data, bytes) else json.dumps(data).encode()
-            payload = b"data: " + text + b"\n\n"
-            writer.write(b"%x\r\n" % len(payload) + payload + b"\r\n")
-
-        per_chunk = 3
-        usage = script != "no-usage"
-        continuous = script not in ("no-usage", "final-usage")
-        event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        if script == "hang-one" and number == 3:
-            await asyncio.sleep(60)
-        done = 0
-        while done < tokens:
-            await asyncio.sleep(self.step_s)
-            done = min(tokens, done + per_chunk)
-            chunk: dict[str, object] = {"choices": [{"delta": {"content": "a\u2028b"}}]}
-            if continuous:
-                chunk["usage"] = {"prompt_tokens": 60, "completion_tokens": done}
-                if script == "cached":
-                    chunk["usage"] |= {"prompt_tokens_details": {"cached_tokens": 70}}  # type: ignore[operator]
-            event(chunk)
-            await writer.drain()
-            self.sent.append((time.monotonic(), min(per_chunk, tokens)))
-            if done >= 9 and self._fault(script, writer, event):
-                return
-        if script != "no-finish":
-            event({"choices": [{"delta": {}, "finish_reason": "stop" if script == "stops" else "length"}]})
-        if usage:
-            event({"choices": [], "usage": {"prompt_tokens": 60, "completion_tokens": tokens}})
-        if script != "no-done":
-            event(b"[DONE]")
-        writer.write(b"0\r\n\r\n")
-        self.tokens_finished += tokens
-        self.steps_finished += -(-tokens // per_chunk)
-
-    def _fault(self, script: str, writer: asyncio.StreamWriter, event: Callable[[dict[str, object] | bytes], None]) -> bool:
-        if script == "in-band":
-            event({"error": {"message": "out of luck", "code": 500}})
-            event(b"[DONE]")
-            writer.write(b"0\r\n\r\n")
-        elif script == "malformed":
-            event(b'{"choices": [')
-            event(b"[DONE]")
-            writer.write(b"0\r\n\r\n")
-        return script in ("in-band", "malformed", "truncated")
+from autotuner.model.workload import Sampling
+from tests.scripted_server import CHARS_PER_TOKEN, OVERHEAD, PATH, ScriptedServer, measure, wait_until
 
 
 @pytest.fixture
@@ -161,42 +34,6 @@ def server() -> Iterator[ScriptedServer]:
 def _rested_fleet() -> Iterator[None]:
     yield
     fleet().close()
-
-
-def measure(
-    server: ScriptedServer,
-    script: str,
-    *,
-    concurrency: int = 4,
-    output_tokens: int = 48,
-    plan: CellPlan = PLAN,
-    counters: Callable[[], Counters] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    observe: Halt | None = None,
-    before_attempt: Callable[[], None] | None = None,
-    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
-    context: int = 60,
-) -> CellMeasurement:
-    return measure_cell(
-        server.url,
-        model=script,
-        chat_path=PATH,
-        cell=Cell(context=context, concurrency=concurrency, output_tokens=output_tokens),
-        prompts=PromptSource(("code", "poem"), seed=1),
-        sampling=sampling,
-        plan=plan,
-        read_counters=counters,
-        should_stop=should_stop,
-        observe=observe,
-        before_attempt=before_attempt,
-    )
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
-    end = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.02)
-    return holds()
 
 
 def test_tokens_rates_and_acceptance_are_those_that_the_server_sent(server: ScriptedServer) -> None:
@@ -395,74 +232,6 @@ def _runs(process: Path) -> bool:
         return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_times_come_from_the_kernel(server: ScriptedServer) -> None:
-    result = measure(server, "plain").result
-    assert not any("kernel" in warning for warning in result.warnings)
-    client = result.client
-    assert client is not None
-    assert client.clock == "kernel"
-    assert client.reads >= 12 * result.window_s / server.step_s / 12
-    assert client.lag_p50_ms is not None
-    assert 0 <= client.lag_p50_ms <= (client.lag_p99_ms or 0) <= (client.lag_max_ms or 0)
-    assert 0 < client.cpu < 1
-    assert client.gc_pause_max_ms == 0, "the garbage collector must be off while lanes run"
-
-
-class Halt:
-    """Stops a process for a while in the first window that it sees begin."""
-
-    def __init__(self, pid: int, seconds: float) -> None:
-        self._pid, self._seconds = pid, seconds
-        self._begun_ns: int | None = None
-        self._done = False
-        self.attempts = 0
-
-    def begin(self, window_begin_ns: int) -> None:
-        self._begun_ns = window_begin_ns
-
-    def tick(self) -> None:
-        if not self._done and self._begun_ns is not None and time.monotonic_ns() - self._begun_ns > 0.2e9:
-            self._done = True
-            os.kill(self._pid, signal.SIGSTOP)
-            threading.Timer(self._seconds, os.kill, (self._pid, signal.SIGCONT)).start()
-
-    def end(self) -> ServerReport:
-        self.attempts += 1
-        return ServerReport(samples=self.attempts)
-
-
-def test_a_cell_whose_client_was_held_up_is_measured_again_and_says_so(server: ScriptedServer) -> None:
-    measure(server, "plain")
-    halt = Halt(fleet()._idle[0].pid, 0.3)
-    flushes: list[int] = []
-    # Only halts: what else this machine is busy with is not to be seen here.
-    plan = replace(relaxed(CellPlan(window_s=1.0, warmup_s=0.3, max_window_s=4, settle_s=0.3, min_answers=1)), coalesced_share=0.06)
-    found = measure(server, "plain", concurrency=1, output_tokens=240, plan=plan, observe=halt, before_attempt=lambda: flushes.append(1))
-    thrown = [warning for warning in found.result.warnings if warning.startswith(THROWN_AWAY)]
-    assert "1 of 2" in thrown[0]
-    assert "while the load generator stood still" in thrown[0]
-    assert found.result.client is not None
-    assert found.result.client.valid
-    assert len(flushes) == halt.attempts == len(thrown) + 1
-    assert found.result.server is not None
-    assert found.result.server.samples == halt.attempts
-
-
-def test_a_cell_that_the_client_spoils_every_time_comes_back_as_invalid(server: ScriptedServer) -> None:
-    found = measure(server, "plain", plan=replace(PLAN, cpu_share=0.0, repeats=1))
-    assert found.result.client is not None
-    assert [why for why in found.result.client.invalid if "of a core" in why]
-    assert found.result.requests > 0
-    assert sum(warning.startswith(THROWN_AWAY) for warning in found.result.warnings) == 1
-
-
-def test_attempts_ask_other_questions_than_the_ones_before(server: ScriptedServer) -> None:
-    measure(server, "plain", concurrency=1, plan=replace(PLAN, cpu_share=0.0, repeats=1))
-    texts = [str(request["messages"][0]["content"]) for request in server.requests]  # type: ignore[index]
-    assert len({text[:14] for text in texts}) == len(texts)
-    assert len({text[15:] for text in texts}) < len(texts)
 
 
 def test_a_counter_page_that_fails_costs_a_warning_only(server: ScriptedServer) -> None:

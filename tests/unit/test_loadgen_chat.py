@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.chat import Reply, misfits, read_reply, request_body
 from autotuner.loadgen.lanes import with_limit
-from autotuner.loadgen.wire import ReadLog
 from autotuner.model.workload import Sampling
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.lanes import Exchange
 from autotuner.loadgen.plan import CellPlan
 from autotuner.loadgen.selfcheck import LoadCheck, SelfCheck, cpu_ticks
 from autotuner.loadgen.validity import ClientLimits, client_report, relaxed
-from autotuner.loadgen.wire import ReadLog
 
 MS = 1_000_000
 LIMITS = ClientLimits()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuner.loadgen.wire import BodyReader, EventReader, ReadLog, WireError, read_answer, read_head
+from autotuner.loadgen.answers import BodyReader, EventReader, ReadLog, WireError, read_answer, read_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -1,0 +1,99 @@
+"""Whether the load generator notices that it was not good enough, and what becomes of the cell then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autotuner.loadgen.cells import THROWN_AWAY, CellPlan
+from autotuner.loadgen.fleet import fleet
+from autotuner.loadgen.validity import relaxed
+from autotuner.model.measurement import ServerReport
+from tests.scripted_server import PLAN, ScriptedServer, measure
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    made = ScriptedServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _rested_fleet() -> Iterator[None]:
+    yield
+    fleet().close()
+
+
+def test_times_come_from_the_kernel(server: ScriptedServer) -> None:
+    result = measure(server, "plain").result
+    assert not any("kernel" in warning for warning in result.warnings)
+    client = result.client
+    assert client is not None
+    assert client.clock == "kernel"
+    assert client.reads >= 12 * result.window_s / server.step_s / 12
+    assert client.lag_p50_ms is not None
+    assert 0 <= client.lag_p50_ms <= (client.lag_p99_ms or 0) <= (client.lag_max_ms or 0)
+    assert 0 < client.cpu < 1
+    assert client.gc_pause_max_ms == 0, "the garbage collector must be off while lanes run"
+
+
+class Halt:
+    """Stops a process for a while in the first window that it sees begin."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._begun_ns: int | None = None
+        self._done = False
+        self.attempts = 0
+
+    def begin(self, window_begin_ns: int) -> None:
+        self._begun_ns = window_begin_ns
+
+    def tick(self) -> None:
+        if not self._done and self._begun_ns is not None and time.monotonic_ns() - self._begun_ns > 0.2e9:
+            self._done = True
+            os.kill(self._pid, signal.SIGSTOP)
+            threading.Timer(self._seconds, os.kill, (self._pid, signal.SIGCONT)).start()
+
+    def end(self) -> ServerReport:
+        self.attempts += 1
+        return ServerReport(samples=self.attempts)
+
+
+def test_a_cell_whose_client_was_held_up_is_measured_again_and_says_so(server: ScriptedServer) -> None:
+    measure(server, "plain")
+    halt = Halt(fleet()._idle[0].pid, 0.3)
+    flushes: list[int] = []
+    # Only halts: what else this machine is busy with is not to be seen here.
+    plan = replace(relaxed(CellPlan(window_s=1.0, warmup_s=0.3, max_window_s=4, settle_s=0.3, min_answers=1)), coalesced_share=0.06)
+    found = measure(server, "plain", concurrency=1, output_tokens=240, plan=plan, observe=halt, before_attempt=lambda: flushes.append(1))
+    thrown = [warning for warning in found.result.warnings if warning.startswith(THROWN_AWAY)]
+    assert "1 of 2" in thrown[0]
+    assert "while the load generator stood still" in thrown[0]
+    assert found.result.client is not None
+    assert found.result.client.valid
+    assert len(flushes) == halt.attempts == len(thrown) + 1
+    assert found.result.server is not None
+    assert found.result.server.samples == halt.attempts
+
+
+def test_a_cell_that_the_client_spoils_every_time_comes_back_as_invalid(server: ScriptedServer) -> None:
+    found = measure(server, "plain", plan=replace(PLAN, cpu_share=0.0, repeats=1))
+    assert found.result.client is not None
+    assert [why for why in found.result.client.invalid if "of a core" in why]
+    assert found.result.requests > 0
+    assert sum(warning.startswith(THROWN_AWAY) for warning in found.result.warnings) == 1
+
+
+def test_attempts_ask_other_questions_than_the_ones_before(server: ScriptedServer) -> None:
+    measure(server, "plain", concurrency=1, plan=replace(PLAN, cpu_share=0.0, repeats=1))
+    texts = [str(request["messages"][0]["content"]) for request in server.requests]  # type: ignore[index]
+    assert len({text[:14] for text in texts}) == len(texts)
+    assert len({text[15:] for text in texts}) < len(texts)
