@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
 
 from autotuner.engines.base import Counters
 from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.fleet import Fleet
 from autotuner.loadgen.observation import Observer
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.validity import relaxed
@@ -21,9 +23,10 @@ OVERHEAD, CHARS_PER_TOKEN = 13, 3.3
 
 
 class ScriptedServer:
-    """Streams chat answers by a script that the model's name selects; knows what it sent and when."""
+    """Streams chat answers by a script that the model's name selects; knows what it sent and when. ``tls`` has it speak HTTPS."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[dict[str, object]] = []
         self.sent: list[tuple[float, int]] = []
         self.open = 0
@@ -35,10 +38,10 @@ class ScriptedServer:
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
         self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
 
     async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512)
+        return await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512, ssl=self._tls)
 
     def die(self) -> None:
         """Close everything, as a killed process does."""
@@ -153,6 +156,7 @@ def measure(
     before_attempt: Callable[[], None] | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     context: int = 60,
+    workers: Fleet | None = None,
 ) -> CellMeasurement:
     return measure_cell(
         server.url,
@@ -166,6 +170,7 @@ def measure(
         should_stop=should_stop,
         observe=observe,
         before_attempt=before_attempt,
+        workers=workers,
     )
 
 
