@@ -16,10 +16,12 @@ from benchmarks.error_rates import (
     called_different,
     covered,
     exceeded,
+    late,
     lognormal,
     normal,
     ramp,
     ratios,
+    settling,
     slices,
     stopped,
     succeeded,
@@ -136,6 +138,8 @@ def test_stopping_when_the_interval_is_narrow_costs_little_coverage(sd):
 def test_what_is_steady_is_rarely_called_unsteady_and_a_ramp_is_seen():
     assert unsteady(slices(8, 0.0, 0.05), runs=RUNS, seed=SEED) <= 0.01 + 0.007
     assert unsteady(ramp(8, 0.02, 0.2), runs=500, seed=SEED) >= 0.98
+    assert unsteady(late(5, 0.02, 0.3), runs=500, seed=SEED) >= 0.98
+    assert unsteady(settling(8, 0.02, 0.3), runs=500, seed=SEED) >= 0.95
 
 
 # --- the simulation can tell ---------------------------------------------------------------------------------------------------

@@ -284,6 +284,16 @@ def test_a_drift_that_matters_is_not_steady_in_either_direction_and_a_small_one_
     assert steady([100, 150, 200])  # too few to say
 
 
+def test_a_window_that_began_before_the_warm_up_was_over_is_not_steady_unless_that_hardly_moves_its_mean():
+    rest = [100, 101, 99, 100, 100, 101, 99, 100]
+    assert not steady([70, *rest])
+    assert not steady([130, *rest])
+    assert steady([80, *rest])  # a ninth of 20 % is little
+    assert not steady([80, *rest[:4]])
+    assert steady([70, 130, 70, 130, 70, 130, 70, 130])  # no more apart than the others are
+    assert steady([100.0] * 9)
+
+
 # --- how much to measure -----------------------------------------------------------------------------------------------------
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, stdev
 
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from autotuner.decide.statistics.intervals import t_interval
 from autotuner.decide.statistics.samples import Interval, finite
@@ -64,14 +64,28 @@ def trend(values: Sequence[float]) -> Trend:
 
 
 def steady(values: Sequence[float], *, tolerance: float = DRIFT_TOLERANCE, level: float = TREND_LEVEL) -> bool:
-    """Whether values that follow one another show no drift that matters: one beyond ``tolerance`` with a slope significant at ``level``.
+    """Whether values that follow one another show no drift that matters, and began as they went on.
 
+    Not steady is a drift beyond ``tolerance`` whose slope is significant at ``level``; and a first value that lies outside what the others
+    predict for one more of them, at the same level, and that moves the mean by more than half of ``tolerance``, as such a drift does:
+    a warm-up that was over soon is no line. Source of the prediction: Hahn and Meeker, *Statistical Intervals*, chapter 4.
     Fewer than ``MIN_TREND`` values are taken as steady, since nothing speaks against it. Raises ``ValueError`` for one that is not finite.
     """
-    if len(finite(values, least=0)) < MIN_TREND:
+    found = finite(values, least=0)
+    if len(found) < MIN_TREND:
         return True
-    found = trend(values)
-    return abs(found.drift) <= tolerance or found.p > level
+    line = trend(found)
+    drifts = abs(line.drift) > tolerance and line.p <= level
+    return not drifts and not _began_apart(found, tolerance / 2, level)
+
+
+def _began_apart(values: tuple[float, ...], tolerance: float, level: float) -> bool:
+    first, rest = values[0], values[1:]
+    apart = abs(first - fmean(rest))
+    if apart <= tolerance * abs(fmean(rest)) * len(values):
+        return False
+    limit = float(stdtrit(len(rest) - 1, 1 - level / 2)) * stdev(rest) * math.sqrt(1 + 1 / len(rest))
+    return apart > limit
 
 
 def batch_means_interval(values: Sequence[float], level: float = 0.95) -> Interval:
