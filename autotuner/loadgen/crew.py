@@ -110,6 +110,7 @@ class Crew:
 
     def start(self, shares: Sequence[Share]) -> int:
         """Give every worker its share; the moment at which the cell begins for all of them."""
+        self._progress, self.checks, self.warnings, self.clock = {}, [], [], "kernel"
         for worker, share in zip(self._workers, shares, strict=True):
             worker.prepare(share)
         begin_ns = time.monotonic_ns() + round(max(worker.lead_s for worker in self._workers) * 1e9)
