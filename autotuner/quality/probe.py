@@ -72,8 +72,8 @@ def probe(sandbox: Sandbox, hidden: Sequence[Path] = ()) -> str | None:
         secret.flush()
         Path(secret.name).chmod(0o644)
         # A home that lies open to everybody would still be a user's.
-        read = ["/root", "/home", "/etc/shadow", secret.name, *(str(path.absolute()) for path in hidden)]
-        write = [f"/usr/{word}", f"/etc/{word}", f"/var/tmp/{word}", f"{Path(secret.name).parent}/{word}/x"]  # noqa: S108
+        read = ["/root", "/home", "/etc/passwd", "/etc/shadow", secret.name, *(str(path.absolute()) for path in hidden)]
+        write = [f"/usr/{word}", f"/etc/{word}", f"/var/tmp/{word}", f"/dev/shm/{word}", f"{Path(secret.name).parent}/{word}/x"]  # noqa: S108
         known = {"AUTOTUNER_PROBE": word}
         before = {name: os.environ.get(name) for name in known}
         os.environ.update(known)

@@ -28,8 +28,15 @@ _PROPERTIES = (
     *("SystemCallErrorNumber=EPERM", "InaccessiblePaths=-/run/dbus", "UMask=0077", "KillMode=control-group", "OOMPolicy=kill"),
     *(f"MemoryMax={MEMORY_BYTES}", "MemorySwapMax=0", f"TasksMax={PROCESSES}", "CPUQuota=100%", f"LimitCPU={CPU_S}"),
     *(f"LimitFSIZE={OUTPUT_BYTES}", f"LimitNOFILE={OPEN_FILES}", "LimitCORE=0", f"RuntimeMaxSec={WALL_S:.0f}", "TimeoutStopSec=1"),
-    *("WorkingDirectory=/tmp", "StandardInput=null", "StandardError=null"),
+    # Memory of this machine that could be written to, and found by others.
+    *("InaccessiblePaths=-/dev/shm", "InaccessiblePaths=-/dev/mqueue"),
+    *("WorkingDirectory=/", "StandardInput=null", "StandardError=null"),
 )
+
+
+_SEEN = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "dev", "proc", "sys", "run"}
+"""Folders of the root without which nothing runs. All others are not to be seen, readable for everybody or not; also the unit's own
+temporary folders, which lie on the disk and have no limit together."""
 
 
 class Units:
@@ -43,7 +50,8 @@ class Units:
             raise LookupError("systemd: only root may start a unit with a user of its own")
         said = self._ask("systemctl", "--version").split()
         self.name = f"systemd {said[1]}" if len(said) > 1 else "systemd"
-        self._hidden = [f"InaccessiblePaths=-{path.absolute()}" for path in hidden]
+        others = [path for path in Path("/").iterdir() if path.name not in _SEEN and path.is_dir() and not path.is_symlink()]
+        self._hidden = [f"InaccessiblePaths=-{path.absolute()}" for path in (*sorted(others), *hidden)]
 
     def run(self, programs: Sequence[tuple[str, bytes]], arguments: Sequence[str]) -> Ended:
         """As in ``Sandbox``."""

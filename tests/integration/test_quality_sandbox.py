@@ -50,7 +50,7 @@ def sandbox(state) -> Sandbox:
 def still_judging(request):
     """Whatever an answer did, the next one is judged."""
     yield
-    if "sandbox" in request.fixturenames:
+    if "sandbox" in request.fixturenames and "name" not in request.fixturenames:
         assert solved(request.getfixturevalue("sandbox"))
 
 
@@ -285,15 +285,13 @@ def test_nothing_of_the_tuner_can_be_read(sandbox, state, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     body = """
 found = []
-places = ["/root", "/home", "/etc", "/var", "/opt", "/srv", "/run", "/proc", "/work", "/tmp", *given[1:]]
+places = ["/root", "/home", "/etc", "/var", "/opt", "/srv", "/run", "/tmp", *given[1:]]
 for path in ("/proc/1/environ", "/proc/self/environ", "/proc/%d/environ" % os.getppid(), "/etc/shadow", "/proc/kcore"):
     places.append(path)
 for place in places:
     for folder, _, names in (os.walk(place) if os.path.isdir(place) else [(os.path.dirname(place), [], [os.path.basename(place)])]):
         for name in names:
             path = os.path.join(folder, name)
-            if path.startswith("/proc/") and "environ" not in path or path.startswith("/gate"):
-                continue
             try:
                 with open(path, "rb") as file:
                     if given[0].encode() in file.read(1 << 16):
@@ -312,7 +310,7 @@ return found + [name for name, kept in os.environ.items() if given[0] in kept]
 """
     reversed_body = body.replace("given[0]", "given[0][::-1]")  # the word itself stands in what it is asked
 
-    assert value(attack(sandbox, reversed_body, SECRET[::-1], str(state), str(Path.home()), str(Path.cwd()))) == {"list": []}
+    assert value(attack(sandbox, reversed_body, SECRET[::-1], str(state), str(Path.home()))) == {"list": []}
 
 
 def test_nothing_can_be_written_outside(sandbox, state):
@@ -328,14 +326,22 @@ for place in given:
             pass
 return found
 """
-    own = "/var/tmp/planted"  # noqa: S108 - systemd gives a unit a folder of its own there
-    places = ["/usr/planted", "/etc/passwd", "/usr/bin", str(state), str(state / "results.jsonl"), "/var/tmp", "/root", "/gate/answer.py"]  # noqa: S108
+    places = [
+        "/usr/planted",
+        "/etc/passwd",
+        "/usr/bin",
+        str(state),
+        str(state / "results.jsonl"),
+        "/var/tmp",  # noqa: S108
+        "/dev/shm",  # noqa: S108
+        "/root",
+        "/gate/answer.py",
+    ]
 
-    assert value(attack(sandbox, body, *places)) in ({"list": []}, {"list": [own]})
+    assert value(attack(sandbox, body, *places)) == {"list": []}
 
     assert (state / "results.jsonl").read_text() == SECRET
     assert not list(state.glob("planted"))
-    assert not Path(own).exists()
 
 
 def test_no_network_is_reached(sandbox):
