@@ -127,6 +127,21 @@ def test_a_page_that_fails_costs_a_warning_with_the_reason() -> None:
     assert found.warnings[0].endswith("looks at the server's metrics page had no answer: GET /metrics: HTTP 404")
 
 
+def test_a_look_that_a_busy_server_misses_is_not_told() -> None:
+    server = Server()
+    with ServerWatch(server.reader(), period_s=0.01) as watch:
+        watch.begin(time.monotonic_ns())
+        until(lambda: server.asked >= 20)
+        server.broken = "timed out"
+        asked = server.asked
+        until(lambda: server.asked > asked)
+        server.broken = ""
+        until(lambda: server.asked > asked + 20)
+        found = watch.end()
+    assert found.samples >= 20
+    assert found.warnings == ()
+
+
 def test_the_load_never_waits_for_a_page_that_does_not_come() -> None:
     server = Server(slow=threading.Event())
     with ServerWatch(server.reader(), period_s=0.02) as watch:
