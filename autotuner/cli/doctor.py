@@ -77,7 +77,7 @@ def examine(host: Host, state_dir: Path, *, space: SearchSpace | None = None) ->
     here = check_state_dir(state_dir)
     way = "ssh" if host.transport.type == "ssh" else "host"
     try:
-        return _look(host, space, here)
+        return _look(host, space, here, state_dir)
     except AutotunerError as error:
         failed = Check(name=way, status="fail", detail=error.message, hint=error.hint)
         return Examination(host=host, facts=None, checks=(here, failed))
@@ -98,7 +98,7 @@ def with_floor(found: Examination, state_dir: Path, concurrency: int) -> Examina
     return replace(found, floor=floor, checks=(*found.checks, floor_check(floor)))
 
 
-def _look(host: Host, space: SearchSpace | None, here: Check) -> Examination:
+def _look(host: Host, space: SearchSpace | None, here: Check, state_dir: Path) -> Examination:
     from autotuner.discover import examine as look_over
     from autotuner.engines.registry import engine_for
     from autotuner.transports.registry import transport_for
@@ -109,9 +109,16 @@ def _look(host: Host, space: SearchSpace | None, here: Check) -> Examination:
         transport.run(("true",), timeout_s=_ANSWER_S)  # whoever cannot get in needs no other advice
         found, there = look_over(host, engine, transport, space=space)
         way = _way_in(transport.address, transport.rtt_s) if host.transport.type == "ssh" else ()
-        return Examination(host=host, facts=found.facts, machine=found.machine, checks=(here, *way, *there))
+        return Examination(host=host, facts=found.facts, machine=found.machine, checks=(here, *_sandbox(host, state_dir), *way, *there))
     finally:
         transport.close()
+
+
+def _sandbox(host: Host, state_dir: Path) -> tuple[Check, ...]:
+    """Whether answers can be judged by running their code on this machine; a simulated engine's are not."""
+    from autotuner.quality.probe import sandbox_check
+
+    return () if host.simulate is not None else (sandbox_check((state_dir.absolute(),)),)
 
 
 def _way_in(address: str, rtt_s: float | None) -> tuple[Check, ...]:

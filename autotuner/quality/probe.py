@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotuner.model.recommendation import Check
 from autotuner.quality.bubblewrap import Bubblewrap
 from autotuner.quality.sandbox import Sandbox, call
 from autotuner.quality.units import Units
@@ -62,6 +63,15 @@ def find_sandbox(hidden: Sequence[Path] = (), kinds: Sequence[Callable[[], Sandb
             return Found(sandbox=sandbox, reasons=tuple(reasons))
         reasons.append(f"{sandbox.name}: {trouble}")
     return Found(sandbox=None, reasons=tuple(reasons))
+
+
+def sandbox_check(hidden: Sequence[Path] = ()) -> Check:
+    """What ``doctor`` says about it. Without a sandbox a night goes on, and says that code was not checked."""
+    found = find_sandbox(hidden)
+    if found.sandbox is not None:
+        return Check(name="sandbox", status="pass", detail=f"generated code runs in {found.sandbox.name} on this machine, and stays in")
+    detail = f"generated code cannot be run safely on this machine, so answers are judged without it: {'; '.join(found.reasons)}"
+    return Check(name="sandbox", status="warning", detail=detail, hint="install bubblewrap: apt-get install bubblewrap")
 
 
 def probe(sandbox: Sandbox, hidden: Sequence[Path] = ()) -> str | None:

@@ -18,7 +18,7 @@ import pytest
 from autotuner.quality.asking import Answer
 from autotuner.quality.bubblewrap import Bubblewrap
 from autotuner.quality.coding import judge
-from autotuner.quality.probe import find_sandbox, probe
+from autotuner.quality.probe import Found, find_sandbox, probe, sandbox_check
 from autotuner.quality.problems import first_fault, questions
 from autotuner.quality.sandbox import MEMORY_BYTES, OUTPUT_BYTES, PROCESSES, Ended, Sandbox, Values, call
 
@@ -512,6 +512,18 @@ def test_without_any_sandbox_every_reason_is_given(monkeypatch):
 
     assert found.sandbox is None
     assert "not installed" in found.reasons[0]
+
+
+def test_doctor_says_which_sandbox_works_and_what_would_help(sandbox, state, monkeypatch):
+    found = sandbox_check((state,))
+    monkeypatch.setattr("autotuner.quality.probe.find_sandbox", lambda _: Found(sandbox=None, reasons=("bubblewrap: bwrap not installed",)))
+    missing = sandbox_check()
+
+    assert (found.status, found.name) == ("pass", "sandbox")
+    assert sandbox.name in found.detail
+    assert missing.status == "warning"
+    assert "bwrap not installed" in missing.detail
+    assert "apt-get install bubblewrap" in str(missing.hint)
 
 
 def test_what_stands_still_on_this_side_is_only_the_calling_thread(sandbox):
