@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,7 +38,9 @@ class Run:
     cpu_s: float
     wall_s: float
     chunk_errors_us: tuple[float, ...] = ()
-    remarks: tuple[str, ...] = field(default=())
+    point_cpu_s: float | None = None
+    """CPU seconds of the point alone, where the client lives on from point to point."""
+    remarks: tuple[str, ...] = ()
 
 
 class Client(Protocol):
@@ -98,6 +100,7 @@ class Ours:
             cpu_s=cpu_s,
             wall_s=wall_s,
             chunk_errors_us=tuple(told["chunk_errors_us"]),
+            point_cpu_s=told["point_cpu_s"],
             remarks=tuple(told["remarks"]),
         )
 

@@ -9,8 +9,10 @@ import atexit
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from autotuner.engines.base import Counters
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
@@ -31,19 +33,28 @@ NEVER_NS = 1 << 62
 
 
 class _Clock:
-    """A fleet that remembers when the last cell began, on CLOCK_MONOTONIC."""
+    """A fleet that remembers when the last cell began, on CLOCK_MONOTONIC, and what its workers cost."""
 
     def __init__(self) -> None:
         self.begin_ns = 0
+        self._pids: list[int] = []
         clock = self
 
         class Clocked(Worker):
+            def __init__(self) -> None:
+                super().__init__()
+                clock._pids.append(self.pid)
+
             def begin(self, begin_ns: int) -> None:
                 clock.begin_ns = begin_ns
                 super().begin(begin_ns)
 
         self.fleet = Fleet(Clocked, lambda: os.cpu_count() or 1)
         atexit.register(self.fleet.close)
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far of this process and of the workers that live."""
+        return time.process_time() + sum(_cpu_s(pid) for pid in self._pids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +110,32 @@ class Measured:
         ]
 
 
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Client:
     """Measures cells of one mock with workers that are kept from cell to cell."""
 
     def __init__(self, server: MockServer) -> None:
         self._server = server
         self._clock = _Clock()
+        self.chunks = 0
+        """Chunks that the server has sent in all cells, those of attempts that did not count included."""
+
+    def warm_up(self, concurrency: int) -> None:
+        """Start the workers that a cell of so many lanes takes."""
+        with self._clock.fleet.crew(self._clock.fleet.size(concurrency)):
+            pass
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        return self._clock.cpu_s()
 
     def measure(
         self,
@@ -128,9 +159,14 @@ class Client:
             read_counters=counters,
             should_stop=lambda: False,
             workers=self._clock.fleet,
-            before_attempt=lambda: self._server.truth() and None,
+            before_attempt=self._told,
         )
-        return Measured(found, self._clock.begin_ns, tuple(self._server.truth()))
+        return Measured(found, self._clock.begin_ns, tuple(self._told()))
+
+    def _told(self) -> list[Truth]:
+        truths = self._server.truth()
+        self.chunks += sum(len(truth.chunks) for truth in truths)
+        return truths
 
     def close(self) -> None:
         """End the workers."""
@@ -158,8 +194,11 @@ def measure_job(job: Job) -> dict[str, object]:
     """One point, as the peers' drivers report it. Of several lanes, only the first request of each is reported."""
     client = Client(_Elsewhere(job.url))
     plan = CellPlan(window_s=job.seconds, warmup_s=0.0, max_window_s=120, settle_s=0.0, min_answers=job.requests, max_warmup_s=60)
+    client.warm_up(job.concurrency)
     for _ in range(job.points):
+        cpu_s, chunks = client.cpu_s, client.chunks
         found = client.measure(job.model, plan, concurrency=job.concurrency, output_tokens=job.output_tokens, context=job.context)
+    cpu_s, chunks = client.cpu_s - cpu_s, client.chunks - chunks
     client.close()
     result = found.measurement.result
     pairs = [(record, truth) for record, truth in found.pairs() if record.end_s is not None]
@@ -169,7 +208,8 @@ def measure_job(job: Job) -> dict[str, object]:
     return {
         "requests": [_row(record) for record, _ in pairs],
         "truth": [asdict(Row.true(truth)) for _, truth in pairs],
-        "chunks": sum(len(truth.chunks) for truth in found.truths),
+        "chunks": chunks,
+        "point_cpu_s": cpu_s,
         "chunk_errors_us": found.chunk_errors_us(),
         "remarks": [*result.warnings, *(() if report is None else report.invalid)],
     }
