@@ -43,7 +43,8 @@ def open_loop_report(records: Sequence[RequestRecord], window: Window) -> OpenLo
     """What the records of an open loop, all that did not end before the window, say about it."""
     due = [record for record in records if window.holds(record.start_s)]
     late = sorted((record.sent_s - record.start_s - record.held_s) * 1000 for record in due if record.sent_s is not None)
-    held = [record.held_s * 1000 for record in due if record.held_s > 0]
+    waits = [window.end_s - record.start_s if record.sent_s is None else record.held_s for record in due]
+    held = [wait_s * 1000 for wait_s in waits if wait_s > 0]
     step_s = window.length_s / POINTS
     counts = [_in_flight(records, window.begin_s + step_s * (number + 0.5)) for number in range(POINTS)]
     third = POINTS // 3

@@ -26,11 +26,14 @@ ORDINARY_FIT_CHARS = 4.0
 
 MINIMUM_FILLER = 6
 """Fewer tokens are not worth a text of their own."""
+MINIMUM_PIECE = 2.5
+"""Nor are fewer than these the beginning of one more paragraph."""
 MOST_WISHES = 75
 """Up to so many tokens, wishes about the answer bring a prompt to its length; beyond, a text in front of the question does."""
 FEW_WISHES = 15
-PAIRED = 12
-"""Wishes of which the last two are chosen together."""
+LAST_WISHES = 9
+AT_LAST = 4
+"""The last wishes, up to so many, are chosen together of so many."""
 LAST_PARTS = 40
 """Paragraphs of which the last one or two are chosen, by how well they fill what room is left."""
 
@@ -139,7 +142,7 @@ class PromptSource:
         fitting = _nearest(last, tokens)
         left = tokens - sum(size for _, size in fitting)
         chosen += [text for text, _ in fitting]
-        if left >= MINIMUM_FILLER:
+        if left >= MINIMUM_PIECE:
             text, size = next(part for part in last if part not in fitting)
             chosen.append(cut(text, max(1, int(len(text) * left / size))))
         return chosen
@@ -190,11 +193,17 @@ def _drawn(pools: Sequence[Sequence[Sized]], rng: random.Random) -> Iterator[Siz
 
 def _nearest(parts: Sequence[Sized], room: float) -> tuple[Sized, ...]:
     """None, one or two of the parts, whichever come nearest to ``room`` without a word too many."""
-    choices: list[tuple[float, tuple[Sized, ...]]] = [(0.0, ())]
-    choices += [(part[1], (part,)) for part in parts]
-    choices += [(one[1] + other[1], (one, other)) for at, one in enumerate(parts) for other in parts[at + 1 :]]
-    fitting = [choice for choice in choices if choice[0] <= room + 1]
-    return min(fitting, key=lambda choice: abs(room - choice[0]))[1]
+    ordered = sorted(parts, key=lambda part: part[1])
+    best: tuple[float, tuple[Sized, ...]] = (0.0, ())
+    high = len(ordered) - 1
+    for low, part in enumerate(ordered):
+        if best[0] < part[1] <= room + 1:
+            best = (part[1], (part,))
+        while high > low and part[1] + ordered[high][1] > room + 1:
+            high -= 1
+        if high > low and part[1] + ordered[high][1] > best[0]:
+            best = (part[1] + ordered[high][1], (part, ordered[high]))
+    return best[1]
 
 
 def nonce_of(seed: int, index: int, run: str) -> str:
@@ -203,13 +212,13 @@ def nonce_of(seed: int, index: int, run: str) -> str:
 
 
 def _chosen(wishes: Sequence[Sized], room: float) -> list[str]:
-    """Wishes whose tokens come nearest to ``room`` together: as they come while there is plenty, the last two by how well they fit."""
+    """Wishes whose tokens come nearest to ``room`` together: as they come while there is plenty, the last by how well they fit."""
     rest, found = list(wishes), []
     while rest and room > 2 * max(tokens for _, tokens in rest):
         wish, tokens = rest.pop(0)
         found.append(wish)
         room -= tokens
-    last = rest[:PAIRED]
-    choices: list[tuple[float, tuple[str, ...]]] = [(0.0, ()), *((tokens, (wish,)) for wish, tokens in last)]
-    choices += [(a + b, (one, other)) for at, (one, a) in enumerate(last) for other, b in last[at + 1 :]]
-    return [*found, *min(choices, key=lambda choice: abs(room - choice[0]))[1]]
+    sums: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
+    for wish, tokens in rest[:LAST_WISHES]:
+        sums += [(total + tokens, (*some, wish)) for total, some in sums if len(some) < AT_LAST]
+    return [*found, *min(sums, key=lambda choice: abs(room - choice[0]))[1]]
