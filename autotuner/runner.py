@@ -16,6 +16,7 @@ from autotuner.errors import AutotunerError, InfeasibleConfig, RetryTrial, StopS
 from autotuner.errors import Interrupted as InterruptedByPerson
 from autotuner.loadgen.calibration import calibrate
 from autotuner.loadgen.cells import THROWN_AWAY, CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.chat import MISFITS
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.details import tells_speculation
 from autotuner.loadgen.prompts import Fit, PromptSource
@@ -381,6 +382,11 @@ class Runner:
         """Not one request of a cell was answered: the configuration cannot serve, whatever the process list says."""
         answers = control.status(self._engine.endpoints.ready) == HTTPStatus.OK
         errors = ", ".join(f"{count} × {kind}" for kind, count in sorted(result.errors.items())) or "no answer"
+        if result.errors and MISFITS.issuperset(result.errors):
+            raise RetryTrial(
+                f"no request of {result.key} measured what was asked for ({errors})",
+                hint=f"its requests with their reasons are in trials/{trial.number} in the study's folder",
+            )
         state = "still answers its health check" if answers else "no longer answers its health check"
         raise InfeasibleConfig(
             Failure(

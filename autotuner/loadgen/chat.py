@@ -191,6 +191,10 @@ def _faults(reply: Reply, answer: Answer) -> Iterator[tuple[str, str]]:
         yield "empty", "the answer has no token"
 
 
+MISFITS = frozenset({"prompt-length", "cached-prompt", "early-stop"})
+"""The names of what makes an answer another one than was asked for. The server did answer."""
+
+
 def misfits(reply: Reply, *, context: int | None, ignore_eos: bool) -> Iterator[tuple[str, str]]:
     """What makes a whole answer another one than was asked for, by name; nothing where it fits.
 

@@ -26,8 +26,8 @@ IMPOSSIBLE = replace(PLAN, cpu_share=0.0)
 """A limit that every load generator breaks."""
 
 
-def run(stage, folder: Path, plan: CellPlan, *, needed: bool) -> tuple[Outcome, list[object]]:
-    """One trial with two cells, of which no workload or every workload needs one."""
+def run(stage, folder: Path, plan: CellPlan, *, needed: bool, cells: tuple[Cell, ...] = CELLS) -> tuple[Outcome, list[object]]:
+    """One trial, none of whose cells a workload needs, or all."""
     host = host_of(stage)
     stage.engine = engine_for(host)
     events: list[object] = []
@@ -45,7 +45,7 @@ def run(stage, folder: Path, plan: CellPlan, *, needed: bool) -> tuple[Outcome, 
             plan=plan,
             listener=events.append,
         )
-        jobs = [CellJob(cell=cell, prompts=PromptSource(("code",)), sampling=Sampling(), needed=needed) for cell in CELLS]
+        jobs = [CellJob(cell=cell, prompts=PromptSource(("code",)), sampling=Sampling(), needed=needed) for cell in cells]
         trial = Trial(number=0, config=Configuration(), jobs=jobs)
         return runner.run(trial, stop_launch=lambda: False, stop_cell=lambda: False, keep_going=lambda _: True), events
 
@@ -81,3 +81,10 @@ def test_what_the_client_says_of_itself_stands_with_every_cell(stage, tmp_path: 
         assert cell.client is not None
         assert cell.client.valid
         assert (cell.client.clock, cell.client.reads > 0) == ("kernel", True)
+
+
+def test_prompts_of_another_length_than_the_cells_are_no_fault_of_the_configuration(stage, tmp_path: Path) -> None:
+    outcome, _ = run(stage, tmp_path / "study", PLAN, needed=True, cells=(Cell(context=1, concurrency=2, output_tokens=32),))
+    assert isinstance(outcome, Transient), outcome
+    assert "no request of ctx1-c2-out32 measured what was asked for" in outcome.failure.cause
+    assert "prompt-length" in outcome.failure.cause
