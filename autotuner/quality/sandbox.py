@@ -5,6 +5,7 @@ The two kinds stand in ``bubblewrap`` and ``units``; which one works here is fou
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 from collections.abc import Sequence
@@ -62,15 +63,19 @@ class Values:
 def call(sandbox: Sandbox, source: str, function: str, calls: Sequence[Sequence[object]]) -> Values:
     """Call ``function`` of ``source`` in the sandbox, once per list of arguments. Never raises for what the code does."""
     mark = secrets.token_hex(16)
-    harness = files("autotuner.quality").joinpath("inside.py").read_bytes()
     asked = json.dumps({"function": function, "calls": calls}).encode()
-    programs = (("inside.py", harness), ("answer.py", source.encode(errors="replace")), ("calls.json", asked))
+    programs = (("inside.py", _harness()), ("answer.py", source.encode(errors="replace")), ("calls.json", asked))
     ended = sandbox.run(programs, (mark, "{gate}/answer.py", "{gate}/calls.json"))
     found = _read(ended.output, mark.encode(), len(calls))
     if found is not None:
         return Values(found=found, how="finished")
     how = "no-values" if ended.how == "finished" else ended.how
     return Values(found=(), how=how, detail=ended.detail or f"{len(ended.output)} bytes of output, and no values among them")
+
+
+@functools.cache
+def _harness() -> bytes:
+    return files("autotuner.quality").joinpath("inside.py").read_bytes()
 
 
 def _read(output: bytes, mark: bytes, calls: int) -> tuple[dict[str, object], ...] | None:

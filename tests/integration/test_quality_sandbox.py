@@ -468,6 +468,33 @@ def _running(word: str) -> bool:
     return False
 
 
+AS_USER = """
+import os, sys
+from autotuner.quality.bubblewrap import Bubblewrap
+from autotuner.quality.probe import find_sandbox
+from autotuner.quality.sandbox import call
+call(Bubblewrap(), "", "f", [])
+os.setgroups([])
+os.setgid(64900)
+os.setuid(64900)
+found = find_sandbox(kinds=[Bubblewrap])
+assert found.sandbox is not None, found.reasons
+forks = "import os\\ndef f():\\n made = 0\\n for _ in range(90):\\n  try: pid = os.fork()\\n  except OSError: break\\n"
+forks += "  if not pid: __import__('time').sleep(60)\\n  made += 1\\n return made"
+print(call(found.sandbox, forks, "f", [[]]).found[0])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="every other test here shows it: this is no root")
+def test_a_user_who_is_not_root_has_the_same_sandbox():
+    if reasons := find_sandbox(kinds=[Bubblewrap]).reasons:
+        pytest.skip(f"no sandbox: {'; '.join(reasons)}")
+    done = subprocess.run([sys.executable, "-c", AS_USER], capture_output=True, text=True, check=False, cwd="/", timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout)["value"] < PROCESSES
+
+
 # --- choosing ----------------------------------------------------------------------------------------------------------------------
 
 
