@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from autotuner.bench.endpoint import METRICS, Endpoint
+from autotuner.bench.endpoint import CHAT, METRICS, Endpoint
 from autotuner.bench.plan import BenchPlan, Point
 from autotuner.decide.intervals import intervals
 from autotuner.decide.lengths import LengthReport, length_report
@@ -21,6 +21,7 @@ from autotuner.errors import TransportError
 from autotuner.loadgen.calibration import calibrate
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
 from autotuner.loadgen.control import ControlClient
+from autotuner.loadgen.details import tells_speculation
 from autotuner.loadgen.observation import ASK_S, PageReader, ServerWatch
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.userprompts import UserPrompts
@@ -94,6 +95,7 @@ def run_bench(plan: BenchPlan, endpoint: Endpoint, control: ControlClient, *, sh
         def counters() -> Counters:
             return Counters() if reader is None else reader.look().counters
 
+        details = endpoint.path == CHAT and endpoint.engine != "vllm" and tells_speculation(control, model=endpoint.model, chat_path=CHAT)
         for point in plan.points:
             notes: list[str] = []
             begun = time.monotonic()
@@ -104,7 +106,7 @@ def run_bench(plan: BenchPlan, endpoint: Endpoint, control: ControlClient, *, sh
                 cell=point.cell,
                 prompts=plan.prompts,
                 sampling=plan.sampling,
-                plan=point.plan,
+                plan=dataclasses.replace(point.plan, details=details),
                 read_counters=None if reader is None else counters,
                 should_stop=should_stop,
                 observe=None if reader is None else watch,

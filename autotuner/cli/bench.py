@@ -146,6 +146,7 @@ def bench(
     then (open loop). Ctrl-C once writes what was measured and ends with 130. Ends with 1 when a point has no answer at all.
     """
     from autotuner.bench.endpoint import CHAT, TEXT, open_endpoint
+    from autotuner.bench.floor import read_floor
     from autotuner.bench.plan import BenchPlan, points_of
     from autotuner.loadgen.cells import CellPlan
     from autotuner.model.workload import Sampling
@@ -167,7 +168,15 @@ def bench(
     )
     endpoint, control = open_endpoint(url, model=model, api_key=api_key, engine=engine, path=CHAT if api == "chat" else TEXT)
     sampling = Sampling(temperature=temperature, top_p=top_p, ignore_eos=ignore_eos)
-    plan = BenchPlan(points=points, prompts=asked, sampling=sampling, label=label or endpoint.model, flush=flush)
+    floor = read_floor(context.obj.state_dir)
+    plan = BenchPlan(
+        points=points,
+        prompts=asked,
+        sampling=sampling,
+        label=label or endpoint.model,
+        flush=flush,
+        load_floor=None if floor is None else floor.sentence,
+    )
     with control:
         endpoint.check_room(plan.contexts, output_tokens)
         return _run(plan, endpoint, control, out=out or _folder(plan.label), as_json=as_json)
@@ -231,7 +240,7 @@ def _run(plan: BenchPlan, endpoint: Endpoint, control: ControlClient, *, out: Pa
     _say(headline(endpoint, plan.label))
     cells: list[BenchCell] = []
     interrupted = False
-    plan = size_prompts(plan, endpoint, control)
+    plan = size_prompts(plan, endpoint)
     with _ctrl_c() as stop:
         try:
             for cell in run_bench(plan, endpoint, control, should_stop=lambda: bool(stop)):
