@@ -23,6 +23,8 @@ SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("@ll")
 READ_SIZE = 1 << 16
 ANCILLARY_SIZE = 64
+STAMP_SLACK_NS = 1_000_000
+"""By so much a stamp may miss the time in which it must lie: the offset between the clocks is known to some microseconds only."""
 OFFSET_LOOKS = 5
 OFFSET_QUICK_NS = 2_000
 LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -160,8 +162,11 @@ class Connection:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(payload) >= TIMESPEC.size:
                 seconds, nanoseconds = TIMESPEC.unpack_from(payload)
-                self._log.seen.append(seen_ns)
-                return int(seconds * 1_000_000_000 + nanoseconds - self._offset_ns)
+                stamp_ns = int(seconds * 1_000_000_000 + nanoseconds - self._offset_ns)
+                # An answer comes after its question and before it is read: else the kernel has another time than this process.
+                if (self._log.sent_ns or 0) - STAMP_SLACK_NS <= stamp_ns <= seen_ns + STAMP_SLACK_NS:
+                    self._log.seen.append(seen_ns)
+                    return stamp_ns
         self._log.seen.append(0)
         self._log.user_stamps += 1
         return seen_ns

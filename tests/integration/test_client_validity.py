@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import ipaddress
 import os
@@ -19,10 +20,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.cells import THROWN_AWAY, CellPlan
+from autotuner.loadgen.chat import request_body
 from autotuner.loadgen.fleet import Fleet, Worker, fleet
 from autotuner.loadgen.validity import relaxed
+from autotuner.loadgen.wire import Connection, realtime_offset_ns
 from autotuner.model.measurement import ServerReport
+from autotuner.model.workload import Sampling
 from tests.scripted_server import PLAN, ScriptedServer, measure
 
 
@@ -153,3 +158,25 @@ def test_behind_tls_times_are_the_clients_own_and_the_cell_says_so(tmp_path: Pat
     finally:
         workers.close()
         server.close()
+
+
+@pytest.mark.parametrize("shift_s", [86400, -86400, 0.5])
+def test_stamps_of_another_time_than_the_processes_own_are_not_used(shift_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    offset_ns = realtime_offset_ns()
+    monkeypatch.setattr("autotuner.loadgen.wire.realtime_offset_ns", lambda: offset_ns + round(shift_s * 1e9))
+    server = ScriptedServer()
+    log = ReadLog()
+
+    async def ask() -> None:
+        body = request_body(model="plain", prompt="hello", sampling=Sampling())[:-1] + b',"max_tokens":9}'
+        connection = await Connection.open("127.0.0.1", server.port, timeout_s=5)
+        await connection.exchange(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), log, stall_s=5)
+
+    try:
+        begin_ns = time.monotonic_ns()
+        asyncio.run(ask())
+        end_ns = time.monotonic_ns()
+    finally:
+        server.close()
+    assert log.clock == "user"
+    assert all(begin_ns <= stamp <= end_ns for stamp, _ in log.reads)
