@@ -143,7 +143,8 @@ class PromptSource:
         left = tokens - sum(size for _, size in fitting)
         chosen += [text for text, _ in fitting]
         if left >= MINIMUM_PIECE:
-            text, size = next(part for part in last if part not in fitting)
+            # Of sentences, since a table's or a log's first words have other lengths than the rest of it.
+            text, size = next((part for part in last if ". " in part[0] and part not in fitting), last[0])
             chosen.append(cut(text, max(1, int(len(text) * left / size))))
         return chosen
 
