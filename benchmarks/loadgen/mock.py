@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import itertools
 import json
+import resource
 import select
 import socket
 import struct
@@ -363,6 +364,7 @@ def main() -> int:
     """Serve until standard input closes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     mock = Mock(parser.parse_args().port)
     print(mock.port, flush=True)
     mock.serve()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ def report(seen: list[Seen]) -> None:
 def main(drive: Callable[[Job], Awaitable[list[Seen]]]) -> None:
     """Run the job on the command line, with uvloop where the job wants it."""
     job = Job.of(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     if job.uvloop:
         import uvloop  # noqa: PLC0415 - only the environments of some peers have it
 
