@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
 from autotuner.loadgen.fleet import Fleet
+from autotuner.loadgen.observation import Observer
 from autotuner.loadgen.plan import CellPlan
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.validity import relaxed
@@ -24,6 +25,7 @@ def measure(
     output_tokens: int = 64,
     plan: CellPlan = PLAN,
     should_stop: Callable[[], bool] = lambda: False,
+    observe: Observer | None = None,
 ) -> CellMeasurement:
     return measure_cell(
         url,
@@ -36,4 +38,5 @@ def measure(
         read_counters=None,
         should_stop=should_stop,
         workers=workers,
+        observe=observe,
     )

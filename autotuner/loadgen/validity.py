@@ -18,8 +18,8 @@ class ClientLimits:
     request of a lane. The limits lie where that begins to show in the numbers.
     """
 
-    lag_p99_ms: float = 5.0
-    """From the kernel's receive stamp to the read in user space."""
+    lag_p99_ms: float = 10.0
+    """From the kernel's receive stamp to the read in user space. A lane asks again so much later than it could."""
     coalesced_share: float = 0.01
     """Of the chunks that bear tokens, how many may carry the stamp of a later one while the load generator stood still."""
     cpu_share: float = 0.85

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import ipaddress
-import os
-import signal
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,8 +23,8 @@ from autotuner.loadgen.chat import request_body
 from autotuner.loadgen.fleet import Fleet, Worker, fleet
 from autotuner.loadgen.validity import relaxed
 from autotuner.loadgen.wire import Connection, realtime_offset_ns
-from autotuner.model.measurement import ServerReport
 from autotuner.model.workload import Sampling
+from tests.halt import Halt
 from tests.scripted_server import PLAN, ScriptedServer, measure
 
 
@@ -55,29 +52,6 @@ def test_times_come_from_the_kernel(server: ScriptedServer) -> None:
     assert 0 <= client.lag_p50_ms <= (client.lag_p99_ms or 0) <= (client.lag_max_ms or 0)
     assert 0 < client.cpu < 1
     assert client.gc_pause_max_ms == 0, "the garbage collector must be off while lanes run"
-
-
-class Halt:
-    """Stops a process for a while in the first window that it sees begin."""
-
-    def __init__(self, pid: int, seconds: float) -> None:
-        self._pid, self._seconds = pid, seconds
-        self._begun_ns: int | None = None
-        self._done = False
-        self.attempts = 0
-
-    def begin(self, window_begin_ns: int) -> None:
-        self._begun_ns = window_begin_ns
-
-    def tick(self) -> None:
-        if not self._done and self._begun_ns is not None and time.monotonic_ns() - self._begun_ns > 0.2e9:
-            self._done = True
-            os.kill(self._pid, signal.SIGSTOP)
-            threading.Timer(self._seconds, os.kill, (self._pid, signal.SIGCONT)).start()
-
-    def end(self) -> ServerReport:
-        self.attempts += 1
-        return ServerReport(samples=self.attempts)
 
 
 def test_a_cell_whose_client_was_held_up_is_measured_again_and_says_so(server: ScriptedServer) -> None:
