@@ -107,13 +107,15 @@ def _cell(cell: BenchCell) -> dict[str, Any]:
 
 
 def csv_text(cells: Sequence[BenchCell]) -> str:
-    """One row per point; every metric with the ends of its interval where there is one."""
+    """One row per point; every metric, with the ends of its interval where any point has one."""
     head = ["key", "load", "rate", "context", "concurrency", "output_tokens", "window_s", "requests", "failed", "steady", "valid"]
     head += ["prompt_tokens_p50", "prompts_missed", "clock"]
     names = [name for name in METRICS if any(name in cell.result.metrics for cell in cells)]
+    sure = {name for cell in cells for name in cell.intervals}
+    ends = {name: ("", "_low", "_high") if name in sure else ("",) for name in names}
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([*head, *(f"{name}{end}" for name in names for end in ("", "_low", "_high")), "warnings"])
+    rows.writerow([*head, *(f"{name}{end}" for name in names for end in ends[name]), "warnings"])
     for cell in cells:
         result, client = cell.result, cell.result.client
         row: list[object] = [result.key, cell.point.load, cell.point.rate, cell.point.cell.context if cell.lengths else None]
@@ -122,6 +124,7 @@ def csv_text(cells: Sequence[BenchCell]) -> str:
         row.append(None if client is None else client.clock)
         for name in names:
             span = cell.intervals.get(name)
-            row += [result.metrics.get(name), None if span is None else span.low, None if span is None else span.high]
+            values = [result.metrics.get(name), None if span is None else span.low, None if span is None else span.high]
+            row += values[: len(ends[name])]
         rows.writerow([*("" if value is None else value for value in row), "; ".join(cell.warnings)])
     return text.getvalue()
