@@ -101,7 +101,7 @@ class Steering:
         at_ns, answered, stalled_s = stall
         self.window_begin_ns, self._answered_before = at_ns, answered
         self._track = [point for point in self._track if point[0] >= at_ns]
-        self.warnings.append(f"the server stalled for {stalled_s:.1f} s; the window begins after that")
+        self.warnings.append(f"the answers stalled for {stalled_s:.1f} s; the window begins after that")
         return True
 
     def _give_up(self, now_ns: int) -> None:
