@@ -21,14 +21,20 @@ SAMPLE_CHARS = 6000
 MINIMUM_CHARS = 200
 QUESTION_TOKENS = 60
 """What a question and its wishes have, about."""
+SHORTEST_TOKENS = 24
+"""No question is much shorter than this: of a context with less room than that nothing can be learned."""
 PROBES = 3
+QUESTIONS = 8
+"""Of contexts that hold a question and nothing else, which differ more and cost little."""
 LONG = 16_384
 """From this context on one whole prompt must do: it may take a server a minute."""
 ROOM = 16
 """Tokens left free below the longest context for the answer and the error of the first guess."""
 GOOD = 0.015
 """Whole prompts that miss their context by more than this show a tokenizer that characters do not foretell."""
-GOOD_TOKENS = 2
+GOOD_TOKENS = 5
+GOOD_QUESTION_TOKENS = 3
+"""The same in tokens: for prompts that a text fills, and for questions alone."""
 
 
 def calibrate(
@@ -100,16 +106,19 @@ def _put_right(fit: Fit, count: Callable[[str], int], *, contexts: Sequence[int]
     corrections: list[tuple[int, float]] = []
     good = True
     for context in contexts:
+        if context < fit.overhead_tokens + SHORTEST_TOKENS:
+            continue
         source = PromptSource(tuple(domains), fit=fit)
-        probes = range(PROBES if context < LONG else 1)
+        filled = context - fit.overhead_tokens - QUESTION_TOKENS
+        probes = range(QUESTIONS if filled < QUESTION_TOKENS else PROBES if context < LONG else 1)
         counts = [count(source.prompt(context, index, run="calibration").text) for index in probes]
         middle = fmean(counts)
-        filled = context - fit.overhead_tokens - QUESTION_TOKENS
         if filled >= QUESTION_TOKENS:
             corrections.append((context, filled / max(1.0, filled + middle - context)))
+            limit = max(GOOD_TOKENS, GOOD * context)
         else:
-            middle = context
-        good = good and all(abs(each - middle) <= max(GOOD_TOKENS, GOOD * context) for each in counts)
+            middle, limit = context, GOOD_QUESTION_TOKENS
+        good = good and all(abs(each - middle) <= limit for each in counts)
     return replace(fit, corrections=tuple(corrections)), good
 
 

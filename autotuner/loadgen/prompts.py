@@ -163,7 +163,8 @@ def _sizes(fit: Fit, domain: Domain) -> Mapping[str, float]:
     """Tokens of the questions and wishes of a domain."""
     rate, counted = dict(fit.question_chars).get(domain, ORDINARY_FIT_CHARS), dict(fit.counted)
     found = texts()[domain]
-    return {text: counted.get(key_of(text), len(text) / rate) for text in (*found.questions, *found.holdout, *found.wishes)}
+    before = dict.fromkeys((*found.questions, *found.holdout), len(SEPARATOR)) | dict.fromkeys(found.wishes, len(" "))
+    return {text: counted.get(key_of(text), (len(text) + space) / rate) for text, space in before.items()}
 
 
 @cache

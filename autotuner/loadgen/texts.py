@@ -16,7 +16,7 @@ LIBRARY = "library"
 CORE_CHARS = 1200
 """Excerpts of the library up to this length are counted one by one in a calibration; the longer ones only fill very long contexts."""
 CORE_EVERY = 8
-NEARBY = 24
+NEARBY = 12
 _KINDS = {"Minutes,": "minutes", "Dear": "letter", "In": "prose", "Q:": "chat", "For": "prose", "Field": "notes", "SELECT": "query"}
 _KINDS |= {"class": "code", "func": "code", "function": "code", "def": "code"}
 
@@ -89,11 +89,12 @@ def sample(paragraphs: tuple[Paragraph, ...], chars: int) -> str:
 
 
 def cut(text: str, chars: int) -> str:
-    """The first ``chars`` characters, back to the end of a word where one ends nearby."""
+    """The first ``chars`` characters of a longer text, or as many more or fewer as the nearest end of a word asks for."""
     if len(text) <= chars:
         return text
-    end = max(text.rfind(" ", 0, chars + 1), text.rfind("\n", 0, chars + 1))
-    return text[: end if end > max(0, chars - NEARBY) else chars]
+    ends = (text.rfind(" ", 0, chars + 1), text.rfind("\n", 0, chars + 1), text.find(" ", chars), text.find("\n", chars))
+    end = min((end for end in ends if end > 0), key=lambda end: abs(end - chars), default=0)
+    return text[: end if abs(end - chars) <= NEARBY else chars]
 
 
 def _parts(text: str) -> list[str]:
