@@ -204,6 +204,7 @@ class Runner:
                     model=self._model,
                     chat_path=self._engine.endpoints.chat,
                     contexts=[job.cell.context for job in trial.jobs],
+                    beat=lambda: self._session.touch(_STEP_S),
                 )
             quality.append(self._judge(trial, server, stop_cell, speculative=speculative))
             _refuse_wrong_answers(quality[-1], trial)

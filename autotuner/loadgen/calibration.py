@@ -45,17 +45,19 @@ def calibrate(
     contexts: Sequence[int],
     domains: Sequence[Domain] = get_args(Domain),
     at_once: int = 1,
+    beat: Callable[[], None] = lambda: None,
 ) -> Fit:
     """How the server behind ``control`` counts prompts, for ``PromptSource.with_fit``; holds as long as model and template do.
 
     Asks once for the template, once per domain and once for each kind of text that fills contexts, a sample as long as the longest context
     allows, and then for a few whole prompts of every context. Where one of these is not as long as it should be, every question and every
     paragraph is counted by itself, about seven hundred short requests, ``at_once`` of them in flight: then prompts are put together from
-    pieces that are known to the token.
+    pieces that are known to the token. ``beat`` is called before every request.
     Raises ``TransportError`` when the server does not answer or does not count prompt tokens.
     """
 
     def count(text: str) -> int:
+        beat()
         return _prompt_tokens(control, model, chat_path, text)
 
     wanted = sorted(set(contexts)) or [0]
