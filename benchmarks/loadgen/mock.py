@@ -170,7 +170,7 @@ class Mock:
         self._answered(peer)
 
     def _chat(self, peer: Peer, body: dict[str, Any], begin_ns: int) -> None:
-        text = _prompt(body)
+        text = prompt_of(body)
         options = body.get("stream_options") or {}
         ask = Ask(
             serial=next(self._serials),
@@ -355,7 +355,8 @@ def _received_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
     return now_ns
 
 
-def _prompt(body: dict[str, Any]) -> str:
+def prompt_of(body: dict[str, Any]) -> str:
+    """The text of a request's last message."""
     content = body["messages"][-1]["content"]
     return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
 

@@ -10,33 +10,31 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotuner.engines.base import Counters
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
 from autotuner.loadgen.fleet import Fleet, Worker
-from autotuner.loadgen.plan import CellPlan
+from autotuner.loadgen.plan import CellPlan, Share
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.model.measurement import RequestRecord
 from autotuner.model.workload import Cell, Sampling
 from benchmarks.loadgen.handle import MockServer, Truth
 from benchmarks.loadgen.jobs import Job
+from benchmarks.loadgen.mock import PROMPT_HEAD, prompt_of
 from benchmarks.loadgen.rows import Row
-from benchmarks.loadgen.scripts import serial_of
 
 PATH = "/v1/chat/completions"
-EARLY_NS = 200_000
-"""How far the clocks of the two sides may disagree about who was first."""
-NEVER_NS = 1 << 62
 
 
 class _Clock:
-    """A fleet that remembers when the last cell began, on CLOCK_MONOTONIC, and what its workers cost."""
+    """A fleet that remembers when the last cell began, on CLOCK_MONOTONIC, what it asked, and what its workers cost."""
 
     def __init__(self) -> None:
         self.begin_ns = 0
+        self._share: Share | None = None
         self._pids: list[int] = []
         clock = self
 
@@ -45,12 +43,22 @@ class _Clock:
                 super().__init__()
                 clock._pids.append(self.pid)
 
+            def prepare(self, share: Share) -> None:
+                clock._share = share
+                super().prepare(share)
+
             def begin(self, begin_ns: int) -> None:
                 clock.begin_ns = begin_ns
                 super().begin(begin_ns)
 
         self.fleet = Fleet(Clocked, lambda: os.cpu_count() or 1)
         atexit.register(self.fleet.close)
+
+    def head(self, index: int) -> str:
+        """How the prompt of request ``index`` of the last cell begins."""
+        if self._share is None:
+            return ""
+        return prompt_of(json.loads(self._share.numbered(index)[0]))[:PROMPT_HEAD]
 
     def cpu_s(self) -> float:
         """CPU seconds so far of this process and of the workers that live."""
@@ -66,40 +74,20 @@ class Measured:
     """CLOCK_MONOTONIC at which the cell began."""
     truths: tuple[Truth, ...]
     """Of the attempt that counts."""
+    heads: Mapping[int, str]
+    """How the prompt of each record's request begins, by the record's index."""
 
     def at_ns(self, seconds: float) -> int:
         """A moment of the cell on CLOCK_MONOTONIC."""
         return self.begin_ns + round(seconds * 1e9)
 
     def pairs(self) -> list[tuple[RequestRecord, Truth]]:
-        """Each record and its truth; of several lanes, requests that have not had a token are left out: nothing tells them apart."""
-        free = {truth.serial: truth for truth in self.truths}
-        alone = self.measurement.result.concurrency == 1
-        found, unnumbered = [], []
-        for record in self.measurement.records:
-            serial = serial_of([n for _, n in record.chunks])
-            if serial in free:
-                found.append((record, free.pop(serial)))
-            elif alone or record.chunks:
-                unnumbered.append(record)
-        candidates = [(self._apart_ns(record, truth), number, truth) for number, record in enumerate(unnumbered) for truth in free.values()]
-        assigned: set[int] = set()
-        for apart_ns, number, truth in sorted(candidates, key=lambda candidate: candidate[:2]):
-            if number not in assigned and truth.serial in free and apart_ns < NEVER_NS:
-                assigned.add(number)
-                found.append((unnumbered[number], free.pop(truth.serial)))
+        """Each record and its truth, told by their prompts, of which no two are the same; as the requests came."""
+        by_prompt = {truth.prompt: truth for truth in self.truths}
+        found = [
+            (record, by_prompt[self.heads[record.index]]) for record in self.measurement.records if self.heads[record.index] in by_prompt
+        ]
         return sorted(found, key=lambda pair: pair[1].serial)
-
-    def _apart_ns(self, record: RequestRecord, truth: Truth) -> int:
-        """How far a record lies from a request that may be its own, by the first chunk if it has one, else by when it was sent."""
-        before_ns = truth.begin_ns - self.at_ns(record.start_s)
-        counts = [n for _, n in record.chunks]
-        alone = self.measurement.result.concurrency == 1
-        if before_ns < -EARLY_NS or not (alone or counts == [n for _, _, n in truth.chunks[: len(counts)]]):
-            return NEVER_NS
-        if record.chunks and truth.chunks:
-            return abs(self.at_ns(record.chunks[0][0]) - truth.chunks[0][0])
-        return abs(before_ns)
 
     def chunk_errors_us(self) -> list[float]:
         """Each chunk's time less the moment just before the server sent it."""
@@ -161,7 +149,8 @@ class Client:
             workers=self._clock.fleet,
             before_attempt=self._told,
         )
-        return Measured(found, self._clock.begin_ns, tuple(self._told()))
+        heads = {record.index: self._clock.head(record.index) for record in found.records}
+        return Measured(found, self._clock.begin_ns, tuple(self._told()), heads)
 
     def _told(self) -> list[Truth]:
         truths = self._server.truth()

@@ -160,7 +160,7 @@ class Scenario:
 
 
 def load_frames(ask: Ask, period_s: float) -> Iterator[Frame]:
-    """Chunks of a stream for load. Its first 32 chunks carry 1 or 2 tokens, by which the answer's serial number is told from its counts."""
+    """Chunks of a stream for load. No two have the same counts, so a mix-up would show."""
     counts = watermark(ask.serial) if ask.max_tokens >= WATERMARK_TOKENS else []
     counts += [1] * (ask.max_tokens - sum(counts))
     head = json.dumps({"id": f"chatcmpl-{ask.serial}", "object": "chat.completion.chunk", "created": 1700000000, "model": ask.model})[:-1]
@@ -185,13 +185,5 @@ def _usage_text(ask: Ask, n: int) -> str:
 
 
 def watermark(serial: int) -> list[int]:
-    """Tokens of the first chunks of an answer: each bit of its number as 1, 2 or 2, 1."""
+    """Tokens of the first chunks of an answer, different for every answer: each bit of its number as 1, 2 or 2, 1."""
     return [count for bit in range(WATERMARK_BITS) for count in ((2, 1) if serial >> bit & 1 else (1, 2))]
-
-
-def serial_of(cumulative: list[int]) -> int | None:
-    """The number of the answer whose chunks have these cumulative counts; ``None`` when there are too few or they bear no number."""
-    counts = [after - before for before, after in zip([0, *cumulative], cumulative, strict=False)][:WATERMARK_CHUNKS]
-    if len(counts) < WATERMARK_CHUNKS or any({*counts[at : at + 2]} != {1, 2} for at in range(0, WATERMARK_CHUNKS, 2)):
-        return None
-    return sum((counts[2 * bit] == 2) << bit for bit in range(WATERMARK_BITS))
