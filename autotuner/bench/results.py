@@ -29,15 +29,18 @@ REQUESTS = "requests"
 
 
 class ResultFolder:
-    """Where a bench writes. Raises ``UsageError`` when it holds another result, ``AutotunerError`` when it cannot be written."""
+    """Where a bench writes. Raises ``UsageError`` when it holds another result."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         if (folder / RESULT).exists():
             raise UsageError(f"{folder} holds the result of another bench", hint="give another folder with --out")
-        with disk.refusals("write", folder):
-            (folder / REQUESTS).mkdir(parents=True, exist_ok=True)
-            disk.probe(folder)
+
+    def make(self) -> None:
+        """Make it, and see that there is room. Raises ``AutotunerError`` when it cannot be written."""
+        with disk.refusals("write", self.folder):
+            (self.folder / REQUESTS).mkdir(parents=True, exist_ok=True)
+            disk.probe(self.folder)
 
     def write_requests(self, cell: BenchCell) -> None:
         """Keep the requests of a point: one JSON object per line, compressed."""

@@ -241,6 +241,7 @@ def _run(plan: BenchPlan, endpoint: Endpoint, control: ControlClient, *, out: Pa
     cells: list[BenchCell] = []
     interrupted = False
     plan = size_prompts(plan, endpoint)
+    folder.make()
     with _ctrl_c() as stop:
         try:
             for cell in run_bench(plan, endpoint, control, should_stop=lambda: bool(stop)):

@@ -25,6 +25,8 @@ from autotuner.model.workload import OWN_PROMPTS
 
 MOST_BYTES = 256 << 20
 MOST_PROBLEMS = 20
+MOST_REPLAYED = 500_000
+"""Requests of one replay: their times travel to every load worker in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def load_prompts(path: Path, *, nonce: bool = True, seed: int = 0) -> UserPrompt
 def load_replay(path: Path, *, nonce: bool = True, seed: int = 0) -> UserPrompts:
     """The requests of a log, each with its time. Raises as ``load_prompts``, and ``InvalidDocument`` where times are missing or go back."""
     prompts = load_prompts(path, nonce=nonce, seed=seed)
+    if len(prompts) > MOST_REPLAYED:
+        raise UsageError(f"{path} has {len(prompts)} requests, more than {MOST_REPLAYED}", hint="replay a part of it: head -n 500000")
     problems: list[Problem] = []
     before: Entry | None = None
     for entry in _read(prompts.path, prompts.digest):

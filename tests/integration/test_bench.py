@@ -379,6 +379,14 @@ def test_a_server_that_answers_nothing_is_a_result_and_ends_with_1(tmp_path: Pat
     assert result(out)["cells"][0]["errors"] == {"http-500": pytest.approx(result(out)["cells"][0]["failed"])}
 
 
+def test_a_folder_that_cannot_be_written_is_told(running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(["bench", running.url, "--contexts", "60", *SMALL, "--out", str(tmp_path / "file" / "out")]) in (1, 4)
+    told = capsys.readouterr().err
+    assert "error: cannot write" in told
+    assert "Traceback" not in told
+
+
 def test_the_registry_of_metrics_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "--metrics"]) == 0
     shown = capsys.readouterr().out
