@@ -49,7 +49,7 @@ def render(figure: Figure) -> str:
         if ratios:
             row.append(_text(ratios.get(name)))
         lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", figure.note] if figure.note else [])]) + "\n"
 
 
 def _ready(clients: Sequence[Client]) -> tuple[list[Client], dict[str, str]]:

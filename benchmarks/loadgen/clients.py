@@ -40,7 +40,8 @@ class Run:
     chunk_errors_us: tuple[float, ...] = ()
     point_cpu_s: float | None = None
     """CPU seconds of the point alone, where the client lives on from point to point."""
-    remarks: tuple[str, ...] = ()
+    held_up: tuple[str, ...] = ()
+    """Why the client says of itself that the machine kept it from measuring; only the product does."""
 
 
 class Client(Protocol):
@@ -101,7 +102,7 @@ class Ours:
             wall_s=wall_s,
             chunk_errors_us=tuple(told["chunk_errors_us"]),
             point_cpu_s=told["point_cpu_s"],
-            remarks=tuple(told["remarks"]),
+            held_up=tuple(told["held_up"]),
         )
 
 

@@ -180,9 +180,11 @@ def _row(record: RequestRecord) -> dict[str, object]:
 
 
 def measure_job(job: Job) -> dict[str, object]:
-    """One point, as the peers' drivers report it. Of several lanes, only the first request of each is reported."""
+    """One point, as the peers' drivers report it. Of several lanes, only the first request of each is reported, ended or not."""
     client = Client(_Elsewhere(job.url))
-    plan = CellPlan(window_s=job.seconds, warmup_s=0.0, max_window_s=120, settle_s=0.0, min_answers=job.requests, max_warmup_s=60)
+    # Where many begin at once, a window that began anew after a stall would leave the very answers out that it is about.
+    longest_s = 120 if job.concurrency == 1 else job.seconds
+    plan = CellPlan(window_s=job.seconds, warmup_s=0.0, max_window_s=longest_s, settle_s=0.0, min_answers=job.requests, max_warmup_s=60)
     client.warm_up(job.concurrency)
     for _ in range(job.points):
         cpu_s, chunks = client.cpu_s, client.chunks
@@ -190,9 +192,11 @@ def measure_job(job: Job) -> dict[str, object]:
     cpu_s, chunks = client.cpu_s - cpu_s, client.chunks - chunks
     client.close()
     result = found.measurement.result
-    pairs = [(record, truth) for record, truth in found.pairs() if record.end_s is not None]
+    pairs = found.pairs()
     if job.concurrency > 1:
-        pairs = [(record, truth) for record, truth in pairs if record.index == record.lane]
+        pairs = [(record, truth) for record, truth in pairs if record.index == record.lane and record.chunks]
+    else:
+        pairs = [(record, truth) for record, truth in pairs if record.end_s is not None]
     report = result.client
     return {
         "requests": [_row(record) for record, _ in pairs],
@@ -200,7 +204,7 @@ def measure_job(job: Job) -> dict[str, object]:
         "chunks": chunks,
         "point_cpu_s": cpu_s,
         "chunk_errors_us": found.chunk_errors_us(),
-        "remarks": [*result.warnings, *(() if report is None else report.invalid)],
+        "held_up": [] if report is None else list(report.invalid),
     }
 
 
