@@ -8,6 +8,7 @@
 #                emulated one, into build/matrix-vm; takes hours on a busy machine (VM="power-cut or netem" for some of them)
 #   make check   lint, types, import contracts, documents of the command line, tests
 #   make bench   the tuner's own overhead
+#   make bench-loadgen  the load generator beside its peers, in eight figures (BENCH="--quick" for a small run); installs them
 #   make docs    write docs/cli.md from the commands
 #   make lock    write constraints.txt anew from what is installed
 
@@ -27,7 +28,7 @@ define quietly
 	log=$$(mktemp); if ! $(1) >"$$log" 2>&1; then cat "$$log" >&2; rm -f "$$log"; exit 1; fi; rm -f "$$log"
 endef
 
-.PHONY: help setup demo test test-hosts test-hosts-vm lint format types imports docs docs-check check bench lock clean
+.PHONY: help setup demo test test-hosts test-hosts-vm lint format types imports docs docs-check check bench bench-loadgen lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -115,6 +116,11 @@ check: lint types imports docs-check test
 
 bench: $(DEV)
 	@echo "+ python -m benchmarks.overhead" >&2; $(BIN)/python -m benchmarks.overhead
+
+BENCH ?=
+
+bench-loadgen: $(DEV)
+	@echo "+ python -m benchmarks.loadgen $(BENCH)" >&2; $(BIN)/python -m benchmarks.loadgen $(BENCH)
 
 # --- housekeeping -----------------------------------------------------------------------------------------------------------
 

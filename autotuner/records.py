@@ -5,6 +5,8 @@ STATE/studies/ID/results.jsonl         one line per launch, appended and fsynced
 STATE/studies/ID/results.jsonl.reserve room that is kept for it on a disk that fills up
 STATE/studies/ID/started.jsonl         one line per launch that began, so that a killed run leaves a trace
 STATE/studies/ID/trials/N/CELL.jsonl.gz   raw request records
+STATE/studies/ID/trials/N/quality.json.gz answers to the questions of the correctness gate, and what became of them
+STATE/studies/ID/quality/reference.json   what the baseline without speculation answered
 STATE/studies/ID/study.db              Optuna's database; derived, can be rebuilt from results.jsonl
 """
 
@@ -19,7 +21,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -76,6 +78,8 @@ class StudyMeta:
     """Of the latest run; trials are derived for others from the same cells."""
     host_document: dict[str, Any] | None = None
     """The host file at the latest run, so that recommendations need no other file; studies of the first versions have none."""
+    load_floor: str | None = None
+    """What the latest self-test of the load generator had found when the study was last run; ``None`` where there was none."""
     schema: int = SCHEMA
 
     @property
@@ -141,6 +145,11 @@ class RecordStore:
     def database(self) -> Path:
         """Optuna's database."""
         return self.folder / "study.db"
+
+    @property
+    def quality(self) -> Path:
+        """Folder of the correctness gate's reference answers."""
+        return self.folder / "quality"
 
     @property
     def present(self) -> bool:
@@ -307,8 +316,12 @@ class RecordStore:
 
     def write_cell(self, number: int, key: str, records: Iterable[RequestRecord]) -> None:
         """Keep the raw requests of one cell, compressed. What cannot be written is a notice: it must not cost the launch."""
-        rows = (json.dumps(_compact(record), separators=(",", ":")) + "\n" for record in records)
+        rows = (json.dumps(request_row(record), separators=(",", ":")) + "\n" for record in records)
         self._write_raw(number, f"{key}.jsonl.gz", rows)
+
+    def write_quality(self, number: int, details: Mapping[str, object]) -> None:
+        """Keep the answers of a launch and what became of them, compressed. What cannot be written is a notice."""
+        self._write_raw(number, "quality.json.gz", (json.dumps(details, indent=1, ensure_ascii=False),))
 
     def write_log(self, number: int, log: str) -> None:
         """Keep the server's log of a trial, compressed. What cannot be written is a notice."""
@@ -369,7 +382,8 @@ def _close_to_others(path: Path) -> None:
             path.chmod(mode & 0o700)
 
 
-def _compact(record: RequestRecord) -> dict[str, Any]:
+def request_row(record: RequestRecord) -> dict[str, Any]:
+    """A request as plain values, without those that are not there."""
     row = {key: value for key, value in asdict(record).items() if value not in (None, ())}
     row["chunks"] = [[round(at, 6), count] for at, count in record.chunks]
     return row

@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from autotuner.loadgen.cells import CellMeasurement, measure_cell
 from autotuner.loadgen.fleet import Fleet
+from autotuner.loadgen.observation import Observer
 from autotuner.loadgen.plan import CellPlan
 from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.validity import relaxed
 from autotuner.model.workload import Cell, Sampling
 
 PATH = "/v1/chat/completions"
-PLAN = CellPlan(window_s=1.5, warmup_s=0.5, max_window_s=4, max_warmup_s=4, settle_s=0.5, request_timeout_s=10, min_answers=2)
-ENDLESS = CellPlan(window_s=120, max_window_s=120, warmup_s=0.3, settle_s=0.3)
+PLAN = relaxed(CellPlan(window_s=1.5, warmup_s=0.5, max_window_s=4, max_warmup_s=4, settle_s=0.5, request_timeout_s=10, min_answers=2))
+ENDLESS = relaxed(CellPlan(window_s=120, max_window_s=120, warmup_s=0.3, settle_s=0.3))
 
 
 def measure(
@@ -23,6 +25,7 @@ def measure(
     output_tokens: int = 64,
     plan: CellPlan = PLAN,
     should_stop: Callable[[], bool] = lambda: False,
+    observe: Observer | None = None,
 ) -> CellMeasurement:
     return measure_cell(
         url,
@@ -35,4 +38,5 @@ def measure(
         read_counters=None,
         should_stop=should_stop,
         workers=workers,
+        observe=observe,
     )

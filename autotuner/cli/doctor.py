@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,9 @@ from autotuner.model.host import Host
 from autotuner.model.machine import Machine
 from autotuner.model.recommendation import Check
 from autotuner.model.space import SearchSpace
+
+if TYPE_CHECKING:
+    from autotuner.bench.floor import Floor
 
 RECORDS_GIB = 1.0
 """Room that a night's records may need on the controller, with a wide margin."""
@@ -36,6 +40,8 @@ class Examination:
     facts: HostFacts | None
     checks: tuple[Check, ...]
     machine: Machine | None = None
+    floor: Floor | None = None
+    """The load generator's own, where it was asked for."""
 
     @property
     def healthy(self) -> bool:
@@ -46,15 +52,22 @@ class Examination:
 @click.command(short_help="Look a host over and say what would keep it from being tuned.")
 @click.argument("host")
 @click.option("--space", help="Check the drafter also against this search space: a name or a file.")
+@click.option("--load-self-test", is_flag=True, help="Measure also what the load generator costs by itself on this machine.")
+@click.option("--concurrency", default=128, show_default=True, type=click.IntRange(1, 4096), help="Of the self-test: requests at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
-def doctor(options: Options, host: str, space: str | None, *, as_json: bool) -> int:
+def doctor(options: Options, host: str, space: str | None, concurrency: int, *, load_self_test: bool, as_json: bool) -> int:
     """Look HOST over and say what would keep it from being tuned.
 
     HOST is a name (`hosts/NAME.yaml`) or a path. Nothing on the host is changed but for the tuner's own program, which
     is put there. Ends with 1 when a check fails.
+
+    With --load-self-test the load generator is driven against a simulated engine on this machine, up to the wanted
+    concurrency. What it found is kept in the state folder; recommendations and benches name it.
     """
     found = examine(load_host(host), options.state_dir, space=load_space(space) if space else None)
+    if load_self_test:
+        found = with_floor(found, options.state_dir, concurrency)
     click.echo(as_json_text(found) if as_json else as_text(found))
     return 0 if found.healthy else 1
 
@@ -64,13 +77,28 @@ def examine(host: Host, state_dir: Path, *, space: SearchSpace | None = None) ->
     here = check_state_dir(state_dir)
     way = "ssh" if host.transport.type == "ssh" else "host"
     try:
-        return _look(host, space, here)
+        return _look(host, space, here, state_dir)
     except AutotunerError as error:
         failed = Check(name=way, status="fail", detail=error.message, hint=error.hint)
         return Examination(host=host, facts=None, checks=(here, failed))
 
 
-def _look(host: Host, space: SearchSpace | None, here: Check) -> Examination:
+def with_floor(found: Examination, state_dir: Path, concurrency: int) -> Examination:
+    """The examination with a self-test of the load generator, which is kept in the state folder."""
+    from autotuner.bench import selftest
+    from autotuner.bench.floor import write_floor
+    from autotuner.cli.floor_text import floor_check
+
+    try:
+        floor = selftest.measure_floor(concurrency, should_stop=lambda: False, plan=selftest.PLAN)
+        write_floor(state_dir, floor)
+    except AutotunerError as error:
+        failed = Check(name="load-generator", status="fail", detail=error.message, hint=error.hint)
+        return replace(found, checks=(*found.checks, failed))
+    return replace(found, floor=floor, checks=(*found.checks, floor_check(floor)))
+
+
+def _look(host: Host, space: SearchSpace | None, here: Check, state_dir: Path) -> Examination:
     from autotuner.discover import examine as look_over
     from autotuner.engines.registry import engine_for
     from autotuner.transports.registry import transport_for
@@ -81,9 +109,16 @@ def _look(host: Host, space: SearchSpace | None, here: Check) -> Examination:
         transport.run(("true",), timeout_s=_ANSWER_S)  # whoever cannot get in needs no other advice
         found, there = look_over(host, engine, transport, space=space)
         way = _way_in(transport.address, transport.rtt_s) if host.transport.type == "ssh" else ()
-        return Examination(host=host, facts=found.facts, machine=found.machine, checks=(here, *way, *there))
+        return Examination(host=host, facts=found.facts, machine=found.machine, checks=(here, *_sandbox(host, state_dir), *way, *there))
     finally:
         transport.close()
+
+
+def _sandbox(host: Host, state_dir: Path) -> tuple[Check, ...]:
+    """Whether answers can be judged by running their code on this machine; a simulated engine's are not."""
+    from autotuner.quality.probe import sandbox_check
+
+    return () if host.simulate is not None else (sandbox_check((state_dir.absolute(),)),)
 
 
 def _way_in(address: str, rtt_s: float | None) -> tuple[Check, ...]:
@@ -112,6 +147,8 @@ def _free_gib(path: Path) -> float:
 
 def as_json_text(found: Examination) -> str:
     """The examination as one JSON object."""
+    from autotuner.cli.floor_text import floor_object
+
     facts = found.facts
     return json.dumps(
         {
@@ -124,6 +161,7 @@ def as_json_text(found: Examination) -> str:
             "drafter": None if facts is None or facts.drafter is None else weights_object(facts.drafter),
             "machine": None if found.machine is None else machine_object(found.machine, facts.gpus if facts else ()),
             "fingerprint": None if facts is None else {"digest": facts.fingerprint.digest} | facts.fingerprint.as_dict(),
+            "load_self_test": None if found.floor is None else floor_object(found.floor),
             "checks": [check.model_dump() for check in found.checks],
         },
         indent=2,
@@ -133,9 +171,13 @@ def as_json_text(found: Examination) -> str:
 
 def as_text(found: Examination) -> str:
     """The examination for a person: facts, then every check, failures last so that they stay on the screen."""
+    from autotuner.cli.floor_text import floor_lines
+
     mark = " (simulated)" if found.host.simulate is not None else ""
     order = {"pass": 0, "warning": 1, "fail": 2}
     lines = [f"{found.host.name}{mark}", *(f"  {line}" for line in _facts_lines(found)), ""]
+    if found.floor is not None:
+        lines += [*(f"  {line}" for line in floor_lines(found.floor)), ""]
     for check in sorted(found.checks, key=lambda check: order[check.status]):
         word, colour = _WORDS[check.status]
         lines.append(f"{click.style(f'{word:<8}', fg=colour)}{check.name}: {check.detail}")

@@ -32,6 +32,7 @@ COMMANDS: dict[str, _Entry] = {
     "schema": _Entry("check", "Print the JSON Schema of a kind of document, for editors and other tools."),
     "doctor": _Entry("doctor", "Look a host over and say what would keep it from being tuned."),
     "tune": _Entry("tune", "Search a host for its best configurations and write the recommendations."),
+    "bench": _Entry("bench", "Measure any OpenAI-compatible endpoint: a matrix, a rate, or a replayed log."),
     "status": _Entry("status", "Show the studies, how far they are and where their files lie."),
     "trials": _Entry("status", "List the trials of a study."),
     "recommend": _Entry("recommend", "Print or write what a study recommends."),

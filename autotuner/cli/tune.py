@@ -47,6 +47,12 @@ _MOST_CONCURRENT = 4096
 @click.option(
     "--recommendations", type=click.Path(file_okay=False, path_type=Path), default=Path("recommendations"), help="Folder to write into."
 )
+@click.option(
+    "--quality",
+    type=click.Choice(("on", "off")),
+    default="on",
+    help="Compare answers with those of the baseline without speculation; what falls behind is infeasible.",
+)
 @click.option("--new-study", is_flag=True, help="Start over beside an older study of this host, model and space.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, help="Of the search and of the prompts.")
 @click.option("--dry-run", is_flag=True, help="Print the first command lines and the plan with its hours; start nothing.")
@@ -68,6 +74,7 @@ def tune(
     window: float,
     warmup: float,
     recommendations: Path,
+    quality: str,
     new_study: bool,
     seed: int,
     dry_run: bool,
@@ -80,6 +87,7 @@ def tune(
     """
     from autotuner.documents import load_host, load_space, load_workload
     from autotuner.loadgen.cells import CellPlan
+    from autotuner.loadgen.validity import relaxed
     from autotuner.model.workload import BUILTIN_WORKLOADS
     from autotuner.tuner.night import NightPlan
     from autotuner.tuner.times import run_seconds
@@ -88,6 +96,7 @@ def tune(
     options: Options = context.obj
     target = load_host(host)
     options.errors.simulated = target.simulate is not None
+    measuring = CellPlan(window_s=window, warmup_s=warmup, request_timeout_s=target.limits.request_timeout_s, seed=seed)
     seconds = run_seconds(target, until=until, budget=budget, now_utc=dt.datetime.now(dt.UTC))
     plan = NightPlan(
         host=target,
@@ -96,7 +105,7 @@ def tune(
         contexts=contexts,
         concurrency=concurrency,
         output_tokens=output_tokens,
-        cell_plan=CellPlan(window_s=window, warmup_s=warmup, request_timeout_s=target.limits.request_timeout_s, seed=seed),
+        cell_plan=measuring if target.simulate is None else relaxed(measuring),
         budget=Budget(trials=trials if trials or seconds is not None else _DEFAULT_TRIALS, confirm_rounds=confirm_rounds),
         seconds=seconds,
         state=options.state_dir,
@@ -104,6 +113,7 @@ def tune(
         contexts_asked=context.get_parameter_source("contexts") is not ParameterSource.DEFAULT,
         new_study=new_study,
         seed=seed,
+        quality=quality == "on",
     )
     return _dry_run(plan, as_json=as_json) if dry_run else _run(plan, color=options.color, as_json=as_json)
 

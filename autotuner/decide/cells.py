@@ -11,68 +11,37 @@ import statistics
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
-from autotuner.model.measurement import CellResult, RequestRecord
-from autotuner.model.workload import Cell
+from autotuner.decide.acceptance import SpeculationCounters, acceptance
+from autotuner.decide.gaps import gap_metrics, gaps_of
+from autotuner.decide.goodput import goodput
+from autotuner.decide.lengths import length_report
+from autotuner.decide.statistics import percentile_bound, steady
+from autotuner.decide.window import Window
+from autotuner.model.measurement import CellResult, RequestRecord, ServerReport
+from autotuner.model.workload import Cell, Slo
 
-SLICE_S = 0.75
-"""Target length of the slices for batch means, in seconds."""
+__all__ = ["Window", "coalesced_share", "derive", "percentile", "stalled", "tokens_until"]
+
+TAILS = ("ttft", "tpot", "e2e")
+"""Times whose high percentiles are of interest."""
 FEWEST_FOR_P95 = 20
 """With fewer samples the 95th percentile is just the largest of them."""
-CONTEXT_TOLERANCE = 0.10
 CACHED_TOLERANCE = 0.5
 FEWEST_SLICES = 3
 STALL = 0.5
 """A slice with less than this share of the median rate is no part of a steady state."""
-DRIFT_TOLERANCE = 0.05
-"""A significant trend that moves the rate by less than this over the window does no harm."""
-T_QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947)
-"""Student's t, 99 % two-sided, for 1, 2, … degrees of freedom."""
-T_BEYOND = 2.9
 
 
-class ServerCounters(Protocol):
+class ServerCounters(SpeculationCounters, Protocol):
     """Monotonic counters of a server, as engines export them."""
-
-    @property
-    def generation_tokens(self) -> float | None:
-        """Tokens generated."""
-        ...
-
-    @property
-    def verify_steps(self) -> float | None:
-        """Verification steps of speculative decoding."""
-        ...
 
     @property
     def retractions(self) -> float | None:
         """Requests thrown out of the batch for want of KV memory."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The steady window, on the clock of its cell, in seconds."""
-
-    begin_s: float
-    end_s: float
-
-    @property
-    def length_s(self) -> float:
-        """Its length."""
-        return self.end_s - self.begin_s
-
-    def holds(self, at_s: float | None) -> bool:
-        """Whether a moment lies in it; the end belongs to it, the begin does not."""
-        return at_s is not None and self.begin_s < at_s <= self.end_s
-
-    def slices(self) -> tuple[Window, ...]:
-        """Equal parts of half a second to a second; one when it is shorter."""
-        count = max(1, round(self.length_s / SLICE_S))
-        width = self.length_s / count
-        return tuple(Window(self.begin_s + width * number, self.begin_s + width * (number + 1)) for number in range(count))
 
 
 def derive(
@@ -82,18 +51,27 @@ def derive(
     *,
     before: ServerCounters | None = None,
     after: ServerCounters | None = None,
+    slos: Sequence[Slo] = (),
     warnings: Sequence[str] = (),
 ) -> CellResult:
-    """The result of a cell. ``warnings`` are those that the measurement itself has; what is found here is added."""
+    """The result of a cell. ``slos`` are the limits that goodput is about.
+
+    ``warnings`` are those that the measurement itself has; what is found here is added.
+    """
     touching = [record for record in records if record.start_s < window.end_s and _last_s(record, window) > window.begin_s]
     failed = [record for record in touching if record.error is not None]
     ended = [record for record in touching if record.valid and window.holds(record.chunks[-1][0])]
     in_flight = [record for record in touching if record.error is None and record.end_s is None and _tokens(record, window) > 0]
     notes = list(warnings)
+    accepted = acceptance(ended, before, after)
+    notes += accepted.notes
     metrics = {
         **_rates(touching, ended, window),
         **_latencies(cell, touching, ended, window, notes),
-        **_acceptance(ended, before, after, notes),
+        **gap_metrics(gaps_of([record for record in touching if record.error is None], window)),
+        **goodput(touching, window, slos),
+        **({} if accepted.length is None else {"acceptance_length": accepted.length}),
+        **({} if accepted.rate is None else {"acceptance_rate": accepted.rate}),
     }
     means = (
         tuple(sum(_tokens(record, part) for record in touching) / part.length_s for part in window.slices()) if window.length_s > 0 else ()
@@ -112,10 +90,21 @@ def derive(
         failed=len(failed),
         errors=dict(Counter(record.error for record in failed if record.error)),
         batch_means=means,
-        steady=_steady(means) and not (cell.concurrency > 1 and stalled(means)),
+        steady=steady(means) and not (cell.concurrency > 1 and stalled(means)),
         prompt_tokens_p50=_median([record.prompt_tokens for record in touching if record.prompt_tokens is not None]),
         warnings=tuple(notes),
+        server=None if accepted.source is None else ServerReport(acceptance_source=accepted.source),
     )
+
+
+def coalesced_share(records: Sequence[RequestRecord], window: Window) -> float:
+    """Share of the chunks of the window that were read together with a later one of their stream, and so carry the time of that."""
+    chunks = late = 0
+    for record in records:
+        times = [at for at, _ in record.chunks if window.holds(at)]
+        chunks += len(times)
+        late += sum(1 for earlier, later in pairwise(times) if earlier == later)
+    return late / chunks if chunks else 0.0
 
 
 def stalled(rates: Sequence[float]) -> bool:
@@ -157,6 +146,10 @@ def _rates(touching: Sequence[RequestRecord], ended: Sequence[RequestRecord], wi
     seconds = sum(record.chunks[-1][0] - record.chunks[0][0] for record in decoding)
     if seconds > 0:
         rates["user_tok_s"] = sum(record.chunks[-1][1] - record.chunks[0][1] for record in decoding) / seconds
+        rates["decode_tok_s_p50"] = statistics.median(1 / record.tpot_s for record in decoding if record.tpot_s)
+    felt = [record.chunks[-1][1] / record.e2e_s for record in ended if record.e2e_s]
+    if felt:
+        rates["e2e_tok_s_p50"] = statistics.median(felt)
     return rates
 
 
@@ -165,9 +158,11 @@ def _latencies(
 ) -> dict[str, float]:
     samples = {
         "ttft": [record.ttft_s for record in touching if record.chunks and window.holds(record.chunks[0][0])],
+        "ttfo": [record.ttfo_s for record in touching if window.holds(record.first_output_s)],
         "tpot": [record.tpot_s for record in ended],
         # Answers that were cut below the cell's own limit belong to the warm-up; their length is not the cell's.
         "e2e": [record.e2e_s for record in ended if not _shortened(record, cell)],
+        "stream_end": [record.stream_end_s for record in ended if not _shortened(record, cell)],
     }
     metrics = {}
     few = []
@@ -175,8 +170,13 @@ def _latencies(
         known = sorted(value * 1000 for value in values if value is not None)
         if known:
             metrics[f"{name}_p50_ms"] = statistics.median(known)
+        if name not in TAILS:
+            continue
         if len(known) >= FEWEST_FOR_P95:
             metrics[f"{name}_p95_ms"] = percentile(known, 95)
+            far = percentile_bound(known, 99)
+            if far.upper is not None:
+                metrics |= {f"{name}_p99_ms": far.value, f"{name}_p99_bound_ms": far.upper}
         else:
             few.append(f"{name} {len(known)}")
     if few:
@@ -185,7 +185,8 @@ def _latencies(
 
 
 def _shortened(record: RequestRecord, cell: Cell) -> bool:
-    return record.finish_reason == "length" and (record.completion_tokens or 0) < cell.output_tokens
+    """Whether an answer was cut for the sake of the warm-up, which an open loop does not do."""
+    return record.sent_s is None and record.finish_reason == "length" and (record.completion_tokens or 0) < cell.output_tokens
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -194,24 +195,6 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def _acceptance(
-    ended: Sequence[RequestRecord], before: ServerCounters | None, after: ServerCounters | None, notes: list[str]
-) -> dict[str, float]:
-    """Tokens per verification step: from counters over the window, else from what answers said about themselves."""
-    tokens = _change(before, after, "generation_tokens")
-    steps = _change(before, after, "verify_steps")
-    if not tokens or not steps:
-        telling = [record for record in ended if record.verify_steps]
-        tokens = sum(record.completion_tokens or 0 for record in telling)
-        steps = sum(record.verify_steps or 0 for record in telling)
-    if not steps:
-        return {}
-    if tokens < steps:
-        notes.append(f"acceptance length left out: {tokens:.0f} tokens in {steps:.0f} verification steps cannot be")
-        return {}
-    return {"acceptance_length": tokens / steps}
 
 
 def _change(before: ServerCounters | None, after: ServerCounters | None, name: str) -> float | None:
@@ -227,9 +210,9 @@ def _retractions(before: ServerCounters | None, after: ServerCounters | None) ->
 def _doubts(cell: Cell, touching: Sequence[RequestRecord], failed: Sequence[RequestRecord], window: Window) -> list[str]:
     notes = []
     counted = [record for record in touching if record.prompt_tokens]
-    prompt_tokens = _median([record.prompt_tokens or 0 for record in counted])
-    if prompt_tokens is not None and abs(prompt_tokens - cell.context) > CONTEXT_TOLERANCE * cell.context:
-        notes.append(f"prompts have {prompt_tokens:.0f} tokens by the server's count, not {cell.context}")
+    missed = length_report(cell.context, touching).sentence
+    if missed is not None:
+        notes.append(missed)
     if sum(record.cached_tokens or 0 for record in counted) > CACHED_TOLERANCE * sum(record.prompt_tokens or 0 for record in counted):
         notes.append("more than half of the prompt tokens came from the prefix cache")
     if failed:
@@ -242,20 +225,3 @@ def _doubts(cell: Cell, touching: Sequence[RequestRecord], failed: Sequence[Requ
 
 def _median(values: Sequence[int]) -> float | None:
     return float(statistics.median(values)) if values else None
-
-
-def _steady(means: Sequence[float]) -> bool:
-    """Whether the slices show no trend: ordinary least squares, slope tested at 1 %, and a drift that matters."""
-    count = len(means)
-    if count < 4:
-        return True
-    middle, mean = (count - 1) / 2, statistics.fmean(means)
-    spread = sum((number - middle) ** 2 for number in range(count))
-    slope = sum((number - middle) * (value - mean) for number, value in enumerate(means)) / spread
-    if abs(slope) * (count - 1) <= DRIFT_TOLERANCE * mean:
-        return True
-    residual = sum((value - mean - slope * (number - middle)) ** 2 for number, value in enumerate(means))
-    freedom = count - 2
-    error = math.sqrt(residual / freedom / spread)
-    limit = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else T_BEYOND
-    return abs(slope) <= limit * error

@@ -27,11 +27,16 @@ class Guess:
 
 
 def scored(workload: Workload, trials: Iterable[TrialRecord]) -> dict[int, float]:
-    """Launch number → value for every exploring launch that ran and broke no limit. Confirmations are judged apart."""
+    """Launch number → value for every exploring launch that ran and broke no limit. Confirmations are judged apart.
+
+    A configuration whose answers failed at any launch is out, however well it did at another.
+    """
+    trials = list(trials)
+    wrong = {trial.config for trial in trials if trial.quality == "failed"}
     values = {
         trial.number: workload_value(workload, trial.cells)
         for trial in trials
-        if trial.measured and trial.phase is not Phase.CONFIRM and meets_slos(workload, trial.cells)
+        if trial.measured and trial.phase is not Phase.CONFIRM and trial.config not in wrong and meets_slos(workload, trial.cells)
     }
     return {number: value for number, value in values.items() if value is not None}
 

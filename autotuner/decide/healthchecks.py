@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from autotuner.decide.repeats import CV_LIMIT, variation
 from autotuner.decide.statistics import MIN_PAIRS
 from autotuner.model.configuration import Configuration
 from autotuner.model.document import Scalar
@@ -14,6 +15,8 @@ from autotuner.model.trial import TrialRecord
 
 _SURROGATE_LIMIT_PERCENT = 25.0
 """Beyond this error the regression's own proposals are little better than draws."""
+_TOLD = 3
+"""Sentences of one kind that a check repeats."""
 
 
 def check_recommendation(
@@ -25,10 +28,14 @@ def check_recommendation(
     facts: Mapping[str, Scalar | None],
     simulated: bool,
     surrogate_error_percent: float | None,
+    measured: Sequence[float] = (),
     unmeasured_slos: Sequence[str] = (),
     unwritten_unit: str | None = None,
 ) -> tuple[Check, ...]:
-    """Every doubt that the evidence gives cause for. ``launches`` are those of the recommended configuration."""
+    """Every doubt that the evidence gives cause for.
+
+    ``launches`` are those of the recommended configuration, ``measured`` the values of those that its number rests on.
+    """
     return (
         *_simulated(simulated=simulated),
         *_quality(launches),
@@ -38,6 +45,9 @@ def check_recommendation(
         *_trained_depth(config, facts),
         *_rewrites(launches),
         *_cells(launches),
+        *_clients(launches),
+        *_contaminated(launches),
+        *_noisy(measured),
         *_surrogate(surrogate_error_percent),
         *_unit(unwritten_unit),
     )
@@ -53,10 +63,13 @@ def _simulated(*, simulated: bool) -> Iterator[Check]:
 
 
 def _quality(launches: Sequence[TrialRecord]) -> Iterator[Check]:
-    if any(trial.quality == "not_checked" for trial in launches):
-        yield _warning(
-            "quality", "NOT CHECKED: nobody compared this configuration's answers with the baseline's", "compare answers before rollout"
-        )
+    if any(trial.quality == "passed" for trial in launches):
+        return  # one that failed would not be recommended
+    reports = [trial.quality_report for trial in launches if trial.quality_report is not None]
+    why = dict.fromkeys(reason for report in reports[-1:] for reason in report.reasons)
+    told = f" ({'; '.join(why)})" if why else ""
+    detail = f"NOT CHECKED: nobody compared this configuration's answers with the baseline's{told}"
+    yield _warning("quality", detail, "compare answers before rollout")
 
 
 def _limits(unmeasured: Sequence[str]) -> Iterator[Check]:
@@ -105,6 +118,44 @@ def _cells(launches: Sequence[TrialRecord]) -> Iterator[Check]:
     failed = sum(cell.failed for trial in launches for cell in trial.cells)
     if failed:
         yield _warning("failed_requests", f"{failed} requests failed while it was measured", "`autotuner trials --json` has them by kind")
+
+
+def _clients(launches: Sequence[TrialRecord]) -> Iterator[Check]:
+    """What the load generator said against itself."""
+    left_out = dict.fromkeys(why for trial in launches for why in trial.left_out.values())
+    for why in left_out:
+        yield _warning("cell_left_out", why, "drive the load from a machine that does nothing else, then tune again")
+    reports = [(cell.key, cell.client) for trial in launches for cell in trial.cells if cell.client is not None]
+    invalid = sorted({f"{key}: {why}" for key, client in reports for why in client.invalid})
+    if invalid:
+        yield Check(name="invalid_client", status="fail", detail="; ".join(invalid[:_TOLD]), hint="measure it again")
+    unstamped = sorted({key for key, client in reports if client.clock == "user"})
+    if unstamped:
+        detail = f"times of {', '.join(unstamped)} are the load generator's own: the kernel did not stamp every read"
+        yield _warning("user_clock", detail, "they are milliseconds off where many answers come at once")
+
+
+def _contaminated(launches: Sequence[TrialRecord]) -> Iterator[Check]:
+    """What the server's side said against its own measurements: throttling, other tenants, clocks that stepped."""
+    found = [
+        f"{cell.key}: {warning}"
+        for trial in launches
+        for cell in trial.cells
+        if cell.server is not None
+        for warning in cell.server.warnings
+    ]
+    if found:
+        told = list(dict.fromkeys(found))
+        more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        hint = "look after cooling and other users of the host, then measure again: run the same command with more --confirm-rounds"
+        yield _warning("contaminated", f"{'; '.join(told[:_TOLD])}{more}", hint)
+
+
+def _noisy(measured: Sequence[float]) -> Iterator[Check]:
+    spread = variation(measured)
+    if spread is not None and spread > CV_LIMIT:
+        detail = f"its {len(measured)} launches vary by {spread:.1%} (standard deviation over mean), {CV_LIMIT:.0%} is usual at most"
+        yield _warning("noisy", detail, "more launches make the number surer: run the same command with more --confirm-rounds")
 
 
 def _surrogate(error_percent: float | None) -> Iterator[Check]:

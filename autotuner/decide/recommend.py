@@ -54,6 +54,8 @@ class Case:
     baseline: Configuration
     space: SearchSpace | None
     measuring_flags: tuple[str, ...]
+    load_floor: str | None = None
+    """What a self-test of the load generator found."""
 
 
 def recommend(workload: Workload, case: Case) -> Recommendation | None:
@@ -79,6 +81,7 @@ def recommend(workload: Workload, case: Case) -> Recommendation | None:
             facts=case.facts,
             simulated=case.simulated,
             surrogate_error_percent=surrogate.cross_validated_error_percent if surrogate else None,
+            measured=decision.measured,
             unmeasured_slos=unmeasured_slos(workload, launches[-1].cells),
             unwritten_unit=unwritten,
         ),
@@ -159,9 +162,10 @@ def _evidence(
         cells=cells,
         acceptance_length=_rounded(median(acceptance)) if acceptance else None,
         free_memory_gib=_rounded(launches[-1].launch.free_gib),
-        quality=launches[-1].quality,
+        quality="passed" if any(trial.quality == "passed" for trial in launches) else launches[-1].quality,
         effective=dict(sorted(launches[-1].effective.items())),
         measuring_flags=case.measuring_flags,
+        load_floor=case.load_floor,
         surrogate=surrogate,
         provenance=Provenance(
             study=case.study,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from autotuner.deploy.heartbeat import STALL_S, Heartbeat
 from autotuner.deploy.launch import Launch
 from autotuner.deploy.lease import Lease, take_lease
 from autotuner.deploy.logs import LogFollower
+from autotuner.deploy.observing import observed
 from autotuner.deploy.patience import patiently
 from autotuner.deploy.production import HostBefore, ProductionState, foreign, read_host
 from autotuner.deploy.reach import Route
@@ -28,8 +30,10 @@ from autotuner.engines.base import Engine
 from autotuner.errors import AutotunerError, Refused, StopStudy, TransportError
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.fleet import Fleet
+from autotuner.loadgen.observation import Observer
 from autotuner.loadgen.path import LoadPath
 from autotuner.loadgen.remote import host_fleet
+from autotuner.model.facts import Gpu
 from autotuner.model.host import Host
 from autotuner.model.outcome import Stage
 from autotuner.services.base import Handle, LaunchSpec, ServiceManager
@@ -129,6 +133,10 @@ class HostSession:
     def control(self, *, timeout_s: float = 10.0) -> ControlClient:
         """A client for whatever serves on the host, over the same way as the load."""
         return self._route.control(timeout_s=timeout_s)
+
+    def observing(self, gpus: Sequence[Gpu]) -> AbstractContextManager[Observer]:
+        """Watch what serves on the host, and these of its GPUs, for as long as a cell is measured."""
+        return observed(self._host, self._engine, self._host_side, self._route, gpus)
 
     def __enter__(self) -> Self:
         """Take the lease, put in order what a dead tuner left, record production, arm the watchdog.

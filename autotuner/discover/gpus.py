@@ -47,7 +47,7 @@ def parse_gpus(text: str) -> tuple[tuple[Gpu, ...], str]:
     """
     gpus: list[Gpu] = []
     driver = "none"
-    for row in _rows(text):
+    for row in rows(text):
         try:
             index, name, memory, capability, driver, uuid = row
             major, minor = capability.split(".")
@@ -133,42 +133,47 @@ def parse_states(text: str) -> tuple[GpuState, ...]:
             bus=row[1],
             persistence=_switch(row[2]),
             mig=_switch(row[3]),
-            ecc_uncorrected=_integer(row[4]),
-            sm_mhz=_integer(row[5]),
-            sm_max_mhz=_integer(row[6]),
-            temperature_c=_integer(row[7]),
-            power_w=_decimal(row[8]),
-            power_limit_w=_decimal(row[9]),
+            ecc_uncorrected=integer(row[4]),
+            sm_mhz=integer(row[5]),
+            sm_max_mhz=integer(row[6]),
+            temperature_c=integer(row[7]),
+            power_w=decimal(row[8]),
+            power_limit_w=decimal(row[9]),
         )
-        for row in _rows(text)
-        if len(row) == 10 and _integer(row[0]) is not None
+        for row in rows(text)
+        if len(row) == 10 and integer(row[0]) is not None
     )
 
 
 def parse_reasons(text: str) -> Mapping[int, tuple[str, ...]]:
     """GPU index → why its clocks are not at their highest, from the output of ``REASONS_COMMAND``; a GPU that does not say is left out."""
     return {
-        int(row[0]): tuple(name for bit, name in _REASONS.items() if int(row[1], 16) & bit)
-        for row in _rows(text)
-        if len(row) == 2 and _integer(row[0]) is not None and _HEX.match(row[1])
+        int(row[0]): reasons
+        for row in rows(text)
+        if len(row) == 2 and integer(row[0]) is not None and (reasons := reasons_of(row[1])) is not None
     }
+
+
+def reasons_of(word: str) -> tuple[str, ...] | None:
+    """The reasons that a bit mask stands for; ``None`` for what is no mask (``[N/A]``)."""
+    return tuple(name for bit, name in _REASONS.items() if int(word, 16) & bit) if _HEX.match(word) else None
 
 
 def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     """Processes with GPU memory, from the output of ``PROCESSES_COMMAND``; lines of another kind are passed over."""
     return tuple(
-        GpuProcess(pid=int(row[0]), name=", ".join(row[1:-2]), memory_mib=_integer(row[-2]), gpu=row[-1])  # the name may hold commas
-        for row in _rows(text)
-        if len(row) >= 4 and _integer(row[0]) is not None
+        GpuProcess(pid=int(row[0]), name=", ".join(row[1:-2]), memory_mib=integer(row[-2]), gpu=row[-1])  # the name may hold commas
+        for row in rows(text)
+        if len(row) >= 4 and integer(row[0]) is not None
     )
 
 
 def parse_memory(text: str) -> dict[str, int]:
     """UUID → MiB in use, from the output of ``MEMORY_COMMAND``; a GPU that does not say is left out."""
-    return {row[0]: int(row[1]) for row in _rows(text) if len(row) == 2 and _integer(row[1]) is not None}
+    return {row[0]: int(row[1]) for row in rows(text) if len(row) == 2 and integer(row[1]) is not None}
 
 
-def _rows(text: str) -> list[list[str]]:
+def rows(text: str) -> list[list[str]]:
     """nvidia-smi separates by commas and quotes nothing."""
     return [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
 
@@ -178,9 +183,11 @@ def _switch(word: str) -> bool | None:
     return {"Enabled": True, "Disabled": False}.get(word)
 
 
-def _integer(word: str) -> int | None:
+def integer(word: str) -> int | None:
+    """``None`` for ``[N/A]``, ``[Not Supported]`` and every other word."""
     return int(word) if re.fullmatch(r"[0-9]{1,18}", word) else None
 
 
-def _decimal(word: str) -> float | None:
+def decimal(word: str) -> float | None:
+    """``None`` for every word that is no plain decimal number."""
     return float(word) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", word) else None

@@ -35,10 +35,30 @@ class Counters:
     """Monotonic counters of the server; ``None`` where it does not export one."""
 
     generation_tokens: float | None = None
+    """Tokens generated, counted together with ``verify_steps``."""
+    decoded_tokens: float | None = None
+    """Tokens generated, counted as they are made."""
     verify_steps: float | None = None
     """Verification steps of speculative decoding, summed over requests."""
+    drafted_tokens: float | None = None
+    accepted_tokens: float | None = None
+    """Drafted tokens that the target accepted; its own token of each step is not among them."""
     retractions: float | None = None
+    """Requests thrown out of the batch for want of KV memory."""
     cached_tokens: float | None = None
+    """Prompt tokens that came from the prefix cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """How a server is at this moment; ``None`` where it does not export it."""
+
+    running: float | None = None
+    """Requests in the batch."""
+    queued: float | None = None
+    """Requests that wait for a place in it."""
+    kv_usage: float | None = None
+    """Share of KV memory in use, 0 to 1; the fullest replica's."""
 
 
 class Engine(Protocol):
@@ -93,4 +113,8 @@ class Engine(Protocol):
 
     def counters(self, metrics_text: str) -> Counters:
         """Counters from a Prometheus page."""
+        ...
+
+    def gauges(self, metrics_text: str) -> Gauges:
+        """Gauges from a Prometheus page."""
         ...

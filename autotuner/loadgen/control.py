@@ -42,16 +42,32 @@ def as_transport_error(error: Exception, what: str) -> TransportError:
 class ControlClient:
     """Talks to a server beside the load. ``base_url`` is ``http://address:port``; every call takes ``timeout_s`` at most.
 
-    ``transport`` is another way to it than TCP from this machine; it is closed with the client.
+    ``transport`` is another way to it than TCP from this machine; it is closed with the client. ``headers`` go with every call.
     """
 
-    def __init__(self, base_url: str, timeout_s: float = 10, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float = 10,
+        transport: httpx.BaseTransport | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
         try:
             # The server under test is addressed directly, whatever proxies the user's environment names.
             # Connections are not kept: servers close idle ones after a few seconds, and the request that meets that is lost.
             limits = httpx.Limits(max_keepalive_connections=0)
-            self._client = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits, transport=transport)
+            # Authorities of one's own (SSL_CERT_FILE) count, though, as they do for the load.
+            verify = httpx.create_ssl_context() if self.base_url.startswith("https:") else True
+            self._client = httpx.Client(
+                base_url=self.base_url,
+                timeout=timeout_s,
+                trust_env=False,
+                verify=verify,
+                limits=limits,
+                transport=transport,
+                headers=headers,
+            )
         except HTTPX_ERRORS as error:
             raise as_transport_error(error, f"address {base_url}") from error
 
@@ -71,6 +87,17 @@ class ControlClient:
             return self._client.get(path).status_code
         except HTTPX_ERRORS:
             return None
+
+    def look(self, path: str) -> tuple[int, str, object]:
+        """Status, body and, where it is JSON, value of a GET, success or not. Raises ``TransportError`` when there is no answer."""
+        try:
+            answer = self._client.get(path)
+        except HTTPX_ERRORS as error:
+            raise as_transport_error(error, f"GET {self.base_url}{path}") from error
+        try:
+            return answer.status_code, answer.text, answer.json()
+        except ValueError:
+            return answer.status_code, answer.text, None
 
     def get_text(self, path: str) -> str:
         """Body of a GET. Raises ``TransportError`` when there is no answer or it is not a success."""

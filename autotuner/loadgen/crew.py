@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from autotuner.errors import RetryTrial
 from autotuner.loadgen.lanes import Progress
 from autotuner.loadgen.plan import Share
+from autotuner.loadgen.selfcheck import LoadCheck
 from autotuner.model.measurement import RequestRecord
 
 START_TIMEOUT_S = 60.0
@@ -31,6 +32,8 @@ class Found:
     """With whether the server counted their tokens chunk by chunk."""
     clock: str
     """Whose timestamps the records carry: ``kernel``, or ``user`` where the kernel gave none."""
+    check: LoadCheck | None = None
+    """What it found out about itself over the window."""
     warnings: tuple[str, ...] = ()
 
 
@@ -72,8 +75,8 @@ class LoadWorker(Protocol):
         """Called all the time while lanes run."""
         ...
 
-    def stop(self, from_ns: int) -> None:
-        """Stop the lanes; every request that did not end before ``from_ns`` will come as ``Found``."""
+    def stop(self, from_ns: int, until_ns: int) -> None:
+        """Stop the lanes; every request that did not end before ``from_ns`` will come as ``Found``. The window was between the two."""
         ...
 
     def messages(self) -> Iterator[Message]:
@@ -97,6 +100,8 @@ class Crew:
         self._progress: dict[str, Progress] = {}
         self.clock = "kernel"
         """Whose timestamps the records of the last cell carry: ``kernel``, or ``user`` where the kernel gave none."""
+        self.checks: list[LoadCheck] = []
+        """What the workers found out about themselves in the window of the last cell."""
         self.warnings: list[str] = []
         """What the workers of the last cell had to say."""
         self._selector = selectors.DefaultSelector()
@@ -105,6 +110,7 @@ class Crew:
 
     def start(self, shares: Sequence[Share]) -> int:
         """Give every worker its share; the moment at which the cell begins for all of them."""
+        self._progress, self.checks, self.warnings, self.clock = {}, [], [], "kernel"
         for worker, share in zip(self._workers, shares, strict=True):
             worker.prepare(share)
         begin_ns = time.monotonic_ns() + round(max(worker.lead_s for worker in self._workers) * 1e9)
@@ -121,10 +127,13 @@ class Crew:
                 self._progress[worker.name] = message
         return reduce(Progress.__add__, self._progress.values(), Progress())
 
-    def stop(self, from_ns: int) -> list[tuple[RequestRecord, bool]]:
-        """Stop all; every request that did not end before ``from_ns``, with whether its tokens were counted chunk by chunk."""
+    def stop(self, from_ns: int, until_ns: int) -> list[tuple[RequestRecord, bool]]:
+        """Stop all; every request that did not end before ``from_ns``, with whether its tokens were counted chunk by chunk.
+
+        The window was between ``from_ns`` and ``until_ns``: what the workers say about themselves is about that time.
+        """
         for worker in self._workers:
-            worker.stop(from_ns)
+            worker.stop(from_ns, until_ns)
         found: list[tuple[RequestRecord, bool]] = []
         waiting = {worker.name for worker in self._workers}
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -134,6 +143,7 @@ class Crew:
             for worker, message in self._messages(1.0):
                 if isinstance(message, Found):
                     found.extend(message.records)
+                    self.checks += [message.check] if message.check is not None else []
                     self.clock = "user" if message.clock == "user" else self.clock
                     self.warnings += [warning for warning in message.warnings if warning not in self.warnings]
                     waiting.discard(worker.name)
@@ -161,4 +171,4 @@ class Crew:
 
 def shares_of(template: Share, count: int) -> list[Share]:
     """A cell's lanes spread over so many workers."""
-    return [replace(template, lanes=tuple(range(first, template.cell.concurrency, count))) for first in range(count)]
+    return [replace(template, lanes=tuple(range(first, template.cell.concurrency, count)), part=(first, count)) for first in range(count)]

@@ -20,6 +20,7 @@ from autotuner.errors import RetryTrial
 from autotuner.loadgen.crew import Crew, Found, LoadWorker, Message, Ready
 from autotuner.loadgen.lanes import Progress
 from autotuner.loadgen.plan import LANES_PER_WORKER, Share
+from autotuner.loadgen.selfcheck import LoadCheck
 from autotuner.model.measurement import RequestRecord
 
 READ_SIZE = 1 << 20
@@ -82,9 +83,9 @@ class Worker:
     def tend(self) -> None:
         """Nothing: its input closes when this process ends."""
 
-    def stop(self, from_ns: int) -> None:
+    def stop(self, from_ns: int, until_ns: int) -> None:
         """Stop its lanes."""
-        self._say(b'{"stop":%d}' % from_ns)
+        self._say(b'{"stop":[%d,%d]}' % (from_ns, until_ns))
 
     def messages(self) -> Iterator[Message]:
         """The messages that have come. Raises ``RetryTrial`` when the worker is gone or reports a defect of its own."""
@@ -132,7 +133,7 @@ class Worker:
             return _PROGRESS.validate_python(message["progress"])
         if "records" in message:
             records = zip(_RECORDS.validate_python(message["records"]), message["counted"], strict=True)
-            return Found(records=list(records), clock=message["clock"])
+            return Found(records=list(records), clock=message["clock"], check=LoadCheck(**message["check"]))
         if "ready" in message:
             return Ready()
         raise self._gone(str(message.get("defect")).strip())

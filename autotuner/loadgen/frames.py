@@ -7,14 +7,14 @@ To the host:
 * ``{"body": lane}`` + the lane's next request (zlib), without its length limit
 * ``{"begin": ns}``: the lanes start at this moment of the host's CLOCK_MONOTONIC
 * ``{"ping": number}``
-* ``{"stop": ns}``: stop; the exchanges that did not end before this moment are wanted
+* ``{"stop": [ns, ns]}``: stop; the exchanges that did not end before the first moment are wanted, the window was between the two
 
 From the host:
 * ``{"ready": pid}``
 * ``{"pong": number, "at_ns": ns}``
 * ``{"progress": …, "taken": […]}``: as ``lanes.Progress``, and how many bodies each lane has taken so far
 * ``{"exchanges": […]}`` + their reads, see ``packed_exchanges``; as many frames as are needed
-* ``{"done": {"clock": …, "late": [[ns, ns], …]}}``: after the last of them
+* ``{"done": {"clock": …, "late": [[ns, ns], …], "check": …}}``: after the last of them; ``check`` as ``selfcheck.LoadCheck``
 * ``{"defect": text}``
 """
 
@@ -26,8 +26,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.lanes import Exchange
-from autotuner.loadgen.wire import ReadLog
 
 Header = Mapping[str, Any]
 

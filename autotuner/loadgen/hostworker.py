@@ -1,7 +1,8 @@
 """A load worker on a host: drives lanes with requests that the tuner sends ahead of time, in the frames of ``frames``.
 
-Standard library only, Python 3.10 on: ``wire``, ``lanes``, ``frames`` and this file travel there as source and leave nothing behind. It
-ends when its standard input does, and when the tuner is silent for too long while lanes run: a dead network closes nothing.
+Standard library only, Python 3.10 on: ``answers``, ``wire``, ``lanes``, ``selfcheck``, ``frames`` and this file travel there as source and
+leave nothing behind. It ends when its standard input does, and when the tuner is silent for too long while lanes run: a dead network closes
+nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from autotuner.loadgen.answers import WireError
 from autotuner.loadgen.frames import FrameReader, Order, frame, packed_exchanges, unpacked_body
 from autotuner.loadgen.lanes import Connections, Exchange, Lanes, Pace
-from autotuner.loadgen.wire import WireError
+from autotuner.loadgen.selfcheck import SelfCheck, hurry
+from autotuner.loadgen.wire import stamps_on
 
 PROGRESS_EVERY_S = 0.05
 READ_SIZE = 1 << 18
@@ -40,6 +43,8 @@ class HostWorker:
         self._lanes: Lanes | None = None
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._check = SelfCheck()
+        self._checking: asyncio.Task[None] | None = None
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Until the other side closes."""
@@ -70,7 +75,7 @@ class HostWorker:
         elif "begin" in header and self._order is not None:
             self._begin(self._order, header["begin"])
         elif "stop" in header and self._lanes is not None:
-            await self._give_back(self._lanes, header["stop"])
+            await self._give_back(self._lanes, *header["stop"])
 
     def _begin(self, order: Order, begin_ns: int) -> None:
         pace = Pace(
@@ -87,6 +92,8 @@ class HostWorker:
         on_answer = self._report if order["concurrency"] == 1 else lambda: None
         self._lanes = Lanes(pace, take=self._body, send=send, on_answer=on_answer)
         self._tasks = [asyncio.create_task(self._drive(self._lanes, connections)), asyncio.create_task(self._report_regularly())]
+        self._check = SelfCheck()
+        self._checking = asyncio.create_task(self._check.watch())
         self._live_on()
 
     def _live_on(self) -> None:
@@ -114,12 +121,15 @@ class HostWorker:
             self._report()
             await asyncio.sleep(PROGRESS_EVERY_S)
 
-    async def _give_back(self, lanes: Lanes, from_ns: int) -> None:
+    async def _give_back(self, lanes: Lanes, from_ns: int, until_ns: int) -> None:
         self._stop.set()
         await asyncio.gather(*self._tasks)
+        await self._end_check()
+        kept = lanes.kept(from_ns)
+        check = self._check.report(kept, from_ns, until_ns)
         batch: list[Exchange] = []
         size = 0
-        for exchange in lanes.kept(from_ns):
+        for exchange in kept:
             batch.append(exchange)
             size += sum(len(data) for _, data in exchange.log.reads)
             if size >= BATCH_BYTES:
@@ -127,7 +137,7 @@ class HostWorker:
                 batch, size = [], 0
         self._say(packed_exchanges(batch))
         late = [late for late in lanes.late if late[0] >= from_ns]
-        self._say(frame({"done": {"clock": lanes.clock, "late": late}}))
+        self._say(frame({"done": {"clock": lanes.clock, "late": late, "check": asdict(check)}}))
         await self._end()
 
     async def _end(self) -> None:
@@ -135,7 +145,14 @@ class HostWorker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_check()
         self._tasks, self._lanes, self._order, self._bodies = [], None, None, {}
+
+    async def _end_check(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
+            self._checking = None
 
 
 class _Sender:
@@ -178,8 +195,10 @@ async def _serve() -> None:
 def main() -> int:
     """Serve the tuner until it closes the stream."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    hurry()
     try:
-        asyncio.run(_serve())
+        with stamps_on():
+            asyncio.run(_serve())
     except BrokenPipeError:
         return 0
     except Exception:  # noqa: BLE001 - the tuner tells the person; nothing else would

@@ -1,7 +1,7 @@
 """The closed loop itself: lanes that each send their next request as soon as one is answered.
 
-Standard library only, Python 3.10 on, and free of other modules of the project but ``wire``: it runs in the tuner's own workers and, sent
-there as source, on hosts.
+Standard library only, Python 3.10 on, and free of other modules of the project but ``answers`` and ``wire``: it runs in the tuner's own
+workers and, sent there as source, on hosts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import gc
 import json
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotuner.loadgen.wire import Connection, ReadLog, WireError, read_answer
+from autotuner.loadgen.answers import BodyReader, EventReader, ReadLog, WireError
+from autotuner.loadgen.wire import Connection
 
-TEXT_KEYS = ("content", "reasoning_content", "reasoning", "tool_calls")
+OUTPUT_KEYS = ("content", "tool_calls")
+TEXT_KEYS = (*OUTPUT_KEYS, "reasoning_content", "reasoning")
 SHORTEST_WARM_UP = 32
 """Tokens of the shortest warm-up answer."""
 FAILURES_OF_A_DEAD_LANE = 3
@@ -203,10 +205,12 @@ class Lanes:
         self._count(lane, exchange)
 
     def _reader(self, lane: _Lane, log: ReadLog) -> Callable[[], None]:
+        first = FirstToken()
+
         def on_read() -> None:
             self._reads += 1
             # Only until the lane's first token is there are answers looked into while they run.
-            if not lane.has_token and has_token(log):
+            if not lane.has_token and first.came(log.reads[-1][1]):
                 lane.has_token = True
 
         return on_read
@@ -266,23 +270,30 @@ def with_limit(body: bytes, max_tokens: int) -> bytes:
     return body[:-1] + b',"max_tokens":%d}' % max_tokens
 
 
-def bears_text(choice: Mapping[str, object]) -> bool:
-    """Whether a choice of an event has any generated text."""
+def bears_text(choice: Mapping[str, object], keys: Sequence[str] = TEXT_KEYS) -> bool:
+    """Whether a choice of an event has any generated text; in a delta, under one of ``keys``."""
     delta = choice.get("delta") or {}
-    return bool(choice.get("text")) or (isinstance(delta, dict) and any(delta.get(key) for key in TEXT_KEYS))
+    return bool(choice.get("text")) or (isinstance(delta, dict) and any(delta.get(key) for key in keys))
 
 
-def has_token(log: ReadLog) -> bool:
-    """Whether an answer has had any generated text so far. Reads all of it: only for answers that have just begun."""
-    with contextlib.suppress(WireError, ValueError, TypeError, AttributeError):
-        answer = read_answer(log)
-        if answer.head is not None and answer.head.status == 200:
-            return any(_event_bears_text(data) for _, _, data in answer.events)
-    return False
+class FirstToken:
+    """Looks for the first generated text of an answer, in its reads as they come, each of them once."""
+
+    def __init__(self) -> None:
+        self._body = BodyReader()
+        self._events = EventReader()
+
+    def came(self, data: bytes) -> bool:
+        """Whether it is among what this read completes."""
+        with contextlib.suppress(WireError, ValueError, TypeError, AttributeError):
+            events = list(self._events.feed(self._body.feed(data)))
+            head = self._body.head
+            return head is not None and head.status == 200 and any(_event_bears_text(event) for _, event in events)
+        return False
 
 
 def _event_bears_text(data: bytes) -> bool:
-    if data == b"[DONE]":
+    if data in (b"", b"[DONE]"):
         return False
     event = json.loads(data)
     return not event.get("error") and any(bears_text(choice) for choice in event.get("choices") or [])

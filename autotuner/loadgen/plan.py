@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from autotuner.loadgen.arrivals import Arrivals
 from autotuner.loadgen.chat import request_body
 from autotuner.loadgen.lanes import Pace
 from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.userprompts import UserPrompts
+from autotuner.loadgen.validity import ClientLimits
 from autotuner.model.workload import Cell, Sampling
 
 LANES_PER_WORKER = 32
@@ -19,8 +22,11 @@ def cell_seconds(at_ns: int, begin_ns: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellPlan:
-    """Times in seconds. The window is at least ``window_s`` long and grows until enough answers ended in it, up to a cap."""
+class CellPlan(ClientLimits):
+    """Times in seconds, beside the limits of the load generator itself.
+
+    The window is at least ``window_s`` long and grows until enough answers ended in it, up to a cap.
+    """
 
     window_s: float = 4.0
     warmup_s: float = 1.5
@@ -34,6 +40,12 @@ class CellPlan:
     settle_s: float | None = None
     """How much longer than ``warmup_s`` to wait for the rate of chunks to stop moving; twice ``warmup_s`` when not given."""
     min_answers: int = 3
+    precision: float | None = None
+    """Where given, the window goes on until the 95 % interval of its rate is no wider than this share to either side, or to the cap."""
+    arrivals: Arrivals | None = None
+    """An open loop; ``None`` is the closed loop, whose lanes ask again as soon as they are answered."""
+    details: bool = False
+    """Ask for what speculation did in each answer: for servers that are known to tell it (``loadgen.details``)."""
 
     @property
     def longest_window_s(self) -> float:
@@ -55,13 +67,21 @@ class Share:
     chat_path: str
     cell: Cell
     lanes: tuple[int, ...]
-    prompts: PromptSource
+    prompts: PromptSource | UserPrompts
     sampling: Sampling
     warmup_s: float
     request_timeout_s: float
     seed: int
     begin_ns: int = 0
     """CLOCK_MONOTONIC at which the cell began, the same for all workers; of the host where they run there."""
+    arrivals: Arrivals | None = None
+    """Of the whole cell; ``None`` in a closed loop."""
+    part: tuple[int, int] = (0, 1)
+    """Which worker of how many this is: it serves every so-manieth arrival."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Sent with every request beside its own; they may hold a key, so they are never shown."""
+    details: bool = False
+    """Ask for what speculation did in each answer."""
 
     @property
     def pace(self) -> Pace:
@@ -77,5 +97,13 @@ class Share:
     def body(self, lane: int, turn: int) -> bytes:
         """The request of a lane in its turn, without its length limit."""
         index = turn * self.cell.concurrency + lane
+        return self.numbered(index)[0]
+
+    def numbered(self, index: int) -> tuple[bytes, int | None]:
+        """Request number ``index`` of the cell without its length limit, and the limit that its prompt brings along, if any."""
         prompt = self.prompts.prompt(self.cell.context, index, run=f"{self.cell.key}/{self.seed}")
-        return request_body(model=self.model, prompt=prompt.text, sampling=self.sampling)
+        chat = self.chat_path.endswith("/chat/completions")
+        body = request_body(
+            model=self.model, prompt=prompt.text, messages=prompt.messages, chat=chat, sampling=self.sampling, details=self.details
+        )
+        return body, prompt.output_tokens

@@ -8,24 +8,34 @@ template.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
-import tomllib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.resources import files
 from typing import get_args
 
 from autotuner.errors import UsageError
+from autotuner.loadgen.texts import Paragraph, core, cut, documents, library, texts
 from autotuner.model.workload import Domain
 
+SEPARATOR = "\n\n"
 ORDINARY_FIT_CHARS = 4.0
 """Characters per token of ordinary English before anything was calibrated."""
 
-MINIMUM_FILLER = 24
-"""Fewer characters are not worth a text of their own."""
-MOST_WISHES_CHARS = 300
-"""Up to here, wishes about the answer bring a prompt to its length; beyond, a text in front of the question does."""
-FEW_WISHES_CHARS = 60
+MINIMUM_FILLER = 6
+"""Fewer tokens are not worth a text of their own."""
+MINIMUM_PIECE = 2.5
+"""Nor are fewer than these the beginning of one more paragraph."""
+MOST_WISHES = 75
+"""Up to so many tokens, wishes about the answer bring a prompt to its length; beyond, a text in front of the question does."""
+FEW_WISHES = 15
+LAST_WISHES = 9
+AT_LAST = 4
+"""The last wishes, up to so many, are chosen together of so many."""
+LAST_PARTS = 40
+"""Paragraphs of which the last one or two are chosen, by how well they fill what room is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +47,30 @@ class Fit:
     question_chars: tuple[tuple[str, float], ...] = ()
     """Domain → characters per token of its questions and wishes."""
     filler_chars: float = ORDINARY_FIT_CHARS
+    library_chars: float = ORDINARY_FIT_CHARS
+    """Characters per token of code with its documentation."""
+    counted: tuple[tuple[int, int], ...] = ()
+    """``key_of`` a question, a wish or a paragraph → its tokens, of those that were counted one by one."""
+    corrections: tuple[tuple[int, float], ...] = ()
+    """Context → by how much the text in front of the question must be longer than reckoned, from whole prompts of that context."""
 
-    def chars_per_token(self, domain: str) -> float:
-        """Characters per token of the domain's own text."""
-        return dict(self.question_chars).get(domain, ORDINARY_FIT_CHARS)
+    def correction(self, context: int) -> float:
+        """The factor for a context: that of the nearest one, by ratio."""
+        if not self.corrections:
+            return 1.0
+        return min(self.corrections, key=lambda known: abs(math.log(known[0] / context)))[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One user message."""
+    """What one request asks: a user message, or a conversation whose last message it is."""
 
     text: str
-    domain: Domain
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    questions: tuple[str, ...]
-    holdout: tuple[str, ...]
-    wishes: tuple[str, ...]
+    domain: str
+    messages: tuple[Mapping[str, str], ...] = ()
+    """Of a conversation, all of it, in the form of OpenAI's API; empty for a single message."""
+    output_tokens: int | None = None
+    """The longest answer, where the prompt brings its own limit along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,16 @@ class PromptSource:
         """The same prompts, sized for another tokenizer."""
         return replace(self, fit=fit)
 
+    @property
+    def sized(self) -> bool:
+        """True: every prompt aims at its context."""
+        return True
+
+    @property
+    def longest_unrepeated(self) -> int:
+        """Tokens of a prompt beyond which its text would have to repeat itself."""
+        return round(sum(tokens for pool in _pools(self.fit, "rag", holdout=self.holdout) for _, tokens in pool))
+
     def domain(self, index: int) -> Domain:
         """The domain of prompt number ``index``."""
         return self.domains[index % len(self.domains)]
@@ -83,88 +108,119 @@ class PromptSource:
         """Prompt number ``index`` for a context in tokens. ``run`` changes the nonce and nothing else."""
         domain = self.domain(index)
         rng = random.Random(f"{self.seed}/{self.holdout}/{index}")  # noqa: S311 - a repeatable choice of texts
-        texts = _texts()[domain]
-        questions = texts.holdout if self.holdout else texts.questions
+        asked = texts()[domain]
+        questions = asked.holdout if self.holdout else asked.questions
         question = questions[(index // len(self.domains) + self.seed) % len(questions)]
-        nonce = hashlib.sha256(f"{self.seed}/{self.holdout}/{index}/{run}".encode()).hexdigest()[:10]
-        left_tokens = context - self.fit.overhead_tokens
-        chars = left_tokens * self.fit.chars_per_token(domain)
-        roomy = chars > len(question) + MOST_WISHES_CHARS
-        if roomy or domain == "rag":
-            # A text takes the rest of the room; questions about a text cannot do without one.
-            chars = len(question) + (FEW_WISHES_CHARS if roomy else 0)
-        question = _with_wishes(question, list(texts.wishes), rng, chars)
-        left_tokens -= len(question) / self.fit.chars_per_token(domain)
-        filler = self._filler(left_tokens * self.fit.filler_chars, rng)
-        return Prompt(f"[{nonce}] {filler}{question}", domain)
+        nonce = nonce_of(self.seed, index, f"{self.holdout}/{run}")
+        sizes = _sizes(self.fit, domain)
+        left = context - self.fit.overhead_tokens
+        tokens = sizes[question]
+        roomy = left > tokens + MOST_WISHES
+        wishes = [(wish, sizes[wish]) for wish in asked.wishes]
+        rng.shuffle(wishes)
+        # A text takes the rest of the room; questions about a text cannot do without one.
+        budget = FEW_WISHES if roomy else 0 if domain == "rag" else left - tokens
+        for wish in _chosen(wishes, budget):
+            question = f"{question} {wish}"
+            tokens += sizes[wish]
+        parts = self._filler((left - tokens) * self.fit.correction(context), domain, rng)
+        return Prompt(SEPARATOR.join([f"[{nonce}]", *parts, question]), domain)
 
-    def _filler(self, chars: float, rng: random.Random) -> str:
-        if chars < MINIMUM_FILLER:
-            return ""
-        paragraphs = list(_paragraphs(holdout=self.holdout))
+    def _filler(self, tokens: float, domain: Domain, rng: random.Random) -> list[str]:
+        """Paragraphs of so many tokens together: as they come, and the last ones by how well they fit."""
+        if tokens < MINIMUM_FILLER:
+            return []
+        drawn = _drawn(_pools(self.fit, domain, holdout=self.holdout), rng)
+        last = [next(drawn) for _ in range(LAST_PARTS)]
+        enough = 2 * max(size for _, size in last)
         chosen: list[str] = []
-        length = 0
-        while length < chars:
-            rng.shuffle(paragraphs)
-            for paragraph in paragraphs:
-                chosen.append(paragraph)
-                length += len(paragraph) + 2
-                if length >= chars:
-                    break
-        return _cut("\n\n".join(chosen), int(chars) - 2) + "\n\n"
+        while tokens > enough:
+            text, size = next(drawn)
+            if size <= tokens:
+                chosen.append(text)
+                tokens -= size
+        fitting = _nearest(last, tokens)
+        left = tokens - sum(size for _, size in fitting)
+        chosen += [text for text, _ in fitting]
+        if left >= MINIMUM_PIECE:
+            # Of sentences, since a table's or a log's first words have other lengths than the rest of it.
+            text, size = next((part for part in last if ". " in part[0] and part not in fitting), last[0])
+            chosen.append(cut(text, max(1, int(len(text) * left / size))))
+        return chosen
 
 
-def _with_wishes(question: str, wishes: list[str], rng: random.Random, chars: float) -> str:
-    """The question and as many wishes about the answer as fit, the last one chosen to come nearest to ``chars``."""
-    rng.shuffle(wishes)
-    while wishes:
-        fitting = [wish for wish in wishes if len(question) + 1 + len(wish) <= chars]
-        if not fitting:
-            break
-        gap = chars - len(question) - 1
-        longest = max(len(wish) for wish in wishes)
-        wish = fitting[0] if gap > 2 * longest else min(fitting, key=lambda item: gap - len(item))
-        wishes.remove(wish)
-        question = f"{question} {wish}"
-    nearest = min(wishes, key=lambda item: abs(chars - len(question) - 1 - len(item)), default="")
-    gap = chars - len(question)
-    if nearest and gap > 0 and abs(gap - 1 - len(nearest)) < gap:
-        question = f"{question} {nearest}"
-    return question
+Sized = tuple[str, float]
+"""A text and its tokens."""
 
 
-def _cut(text: str, chars: int) -> str:
-    """The first ``chars`` characters, to the end of a word."""
-    if len(text) <= chars:
-        return text
-    end = text.find(" ", chars)
-    return text if end < 0 or end > chars + 20 else text[:end]
+def key_of(text: str) -> int:
+    """What a text is called in a fit."""
+    return zlib.crc32(text.encode())
 
 
 @cache
-def _texts() -> dict[str, _Texts]:
-    raw = tomllib.loads(files("autotuner.loadgen").joinpath("data/prompts.toml").read_text(encoding="utf-8"))
-    return {
-        name: _Texts(tuple(entry["questions"]), tuple(entry["holdout"]), (*entry["wishes"], *raw["any"]["wishes"]))
-        for name, entry in raw["domain"].items()
-    }
+def _sizes(fit: Fit, domain: Domain) -> Mapping[str, float]:
+    """Tokens of the questions and wishes of a domain."""
+    rate, counted = dict(fit.question_chars).get(domain, ORDINARY_FIT_CHARS), dict(fit.counted)
+    found = texts()[domain]
+    before = dict.fromkeys((*found.questions, *found.holdout), len(SEPARATOR)) | dict.fromkeys(found.wishes, len(" "))
+    return {text: counted.get(key_of(text), (len(text) + space) / rate) for text, space in before.items()}
 
 
 @cache
-def _paragraphs(*, holdout: bool) -> tuple[str, ...]:
-    text = files("autotuner.loadgen").joinpath("data/corpus.txt").read_text(encoding="utf-8")
-    paragraphs = tuple(part.strip() for part in text.split("\n\n") if part.strip())
-    return paragraphs[::4] if holdout else tuple(part for number, part in enumerate(paragraphs) if number % 4)
+def _pools(fit: Fit, domain: Domain, *, holdout: bool) -> tuple[tuple[Sized, ...], ...]:
+    """Paragraphs with their tokens, separator included: those that suit the domain, the others, and what only long contexts need."""
+    counted = dict(fit.counted)
+
+    def sized(parts: Sequence[Paragraph], rate: float) -> tuple[Sized, ...]:
+        return tuple((part.text, counted.get(key_of(part.text), (len(part.text) + len(SEPARATOR)) / rate)) for part in parts)
+
+    first = set(core(holdout=holdout))
+    prose = sized(documents(holdout=holdout), fit.filler_chars)
+    code = sized(core(holdout=holdout), fit.library_chars)
+    rest = sized([part for part in library(holdout=holdout) if part not in first], fit.library_chars)
+    return (code, prose, rest) if domain == "code" else (prose, code, rest)
 
 
-def texts_of(domain: Domain) -> str:
-    """All questions and wishes of a domain in one text, as a sample for calibration."""
-    texts = _texts()[domain]
-    return " ".join([*texts.questions, *texts.wishes])
+def _drawn(pools: Sequence[Sequence[Sized]], rng: random.Random) -> Iterator[Sized]:
+    """Everything once, pool by pool, in any order; and then all of it again."""
+    while True:
+        for pool in pools:
+            left = list(pool)
+            while left:
+                at = rng.randrange(len(left))
+                left[at], left[-1] = left[-1], left[at]
+                yield left.pop()
 
 
-def filler_sample(chars: int) -> str:
-    """Text of the kind that fills long contexts, drawn from all of the corpus: its parts differ by a third in characters per token."""
-    paragraphs = list(_paragraphs(holdout=False))
-    random.Random(0).shuffle(paragraphs)  # noqa: S311 - a repeatable choice of texts
-    return _cut("\n\n".join(paragraphs), chars)
+def _nearest(parts: Sequence[Sized], room: float) -> tuple[Sized, ...]:
+    """None, one or two of the parts, whichever come nearest to ``room`` without a word too many."""
+    ordered = sorted(parts, key=lambda part: part[1])
+    best: tuple[float, tuple[Sized, ...]] = (0.0, ())
+    high = len(ordered) - 1
+    for low, part in enumerate(ordered):
+        if best[0] < part[1] <= room + 1:
+            best = (part[1], (part,))
+        while high > low and part[1] + ordered[high][1] > room + 1:
+            high -= 1
+        if high > low and part[1] + ordered[high][1] > best[0]:
+            best = (part[1] + ordered[high][1], (part, ordered[high]))
+    return best[1]
+
+
+def nonce_of(seed: int, index: int, run: str) -> str:
+    """Twelve digits that no other prompt has. Digits only: tokenizers cut them in equal groups, so that every nonce has as many tokens."""
+    return f"{int(hashlib.sha256(f'{seed}/{index}/{run}'.encode()).hexdigest(), 16) % 10**12:012d}"
+
+
+def _chosen(wishes: Sequence[Sized], room: float) -> list[str]:
+    """Wishes whose tokens come nearest to ``room`` together: as they come while there is plenty, the last by how well they fit."""
+    rest, found = list(wishes), []
+    while rest and room > 2 * max(tokens for _, tokens in rest):
+        wish, tokens = rest.pop(0)
+        found.append(wish)
+        room -= tokens
+    sums: list[tuple[float, tuple[str, ...]]] = [(0.0, ())]
+    for wish, tokens in rest[:LAST_WISHES]:
+        sums += [(total + tokens, (*some, wish)) for total, some in sums if len(some) < AT_LAST]
+    return [*found, *min(sums, key=lambda choice: abs(room - choice[0]))[1]]

@@ -21,11 +21,12 @@ from autotuner.loadgen.frames import FrameReader, Order, frame, packed_body, unp
 from autotuner.loadgen.hosttime import ClockSample, HostClock, moved, quickest
 from autotuner.loadgen.lanes import Exchange, Progress
 from autotuner.loadgen.plan import Share
+from autotuner.loadgen.selfcheck import LoadCheck
 from autotuner.loadgen.supply import Supply
 from autotuner.transports.base import Stream, Transport
 
 OLDEST_PYTHON = (3, 10)
-MODULES = ("wire", "lanes", "frames", "hostworker")
+MODULES = ("answers", "wire", "lanes", "selfcheck", "frames", "hostworker")
 """What travels, in the order of their imports."""
 TITLE = "autotuner-load"
 """Stands in the host's list of processes."""
@@ -174,10 +175,11 @@ class RemoteWorker:
         if now_s - self._pinged_s >= PING_EVERY_S:
             self._ping()
 
-    def stop(self, from_ns: int) -> None:
+    def stop(self, from_ns: int, until_ns: int) -> None:
         """Stop its lanes."""
         self._supply = None  # lanes that have stopped take nothing more
-        self._send(frame({"stop": from_ns + cast("ClockSample", self._begun).offset_ns}))
+        offset_ns = cast("ClockSample", self._begun).offset_ns
+        self._send(frame({"stop": [from_ns + offset_ns, until_ns + offset_ns]}))
 
     def messages(self) -> Iterator[Message]:
         """The messages that have come. Raises ``RetryTrial`` when the worker is gone or reports a defect of its own."""
@@ -237,7 +239,7 @@ class RemoteWorker:
             warnings.append(f"the clocks of the host and of this machine moved by {by_ns / 1e6:+.0f} ms against each other")
         records = records_of(self._exchanges, share)
         self._exchanges = []
-        return Found(records=records, clock=done["clock"], warnings=tuple(warnings))
+        return Found(records=records, clock=done["clock"], check=LoadCheck(**done["check"]), warnings=tuple(warnings))
 
     def _fill(self) -> None:
         """Send the first requests of all lanes; how quickly they arrive says how much may be sent at once later on."""

@@ -9,6 +9,7 @@ from statistics import median
 from autotuner.decide.cells import STALL, stalled
 from autotuner.loadgen.lanes import Progress
 from autotuner.loadgen.plan import CellPlan
+from autotuner.loadgen.precision import Precision
 
 LONGEST_SLICE_S = 0.4
 RATE_TOLERANCE = 0.2
@@ -28,6 +29,7 @@ class Steering:
         self._concurrency = concurrency
         self._answers_needed = max(plan.min_answers, domains, concurrency)
         self.begin_ns = begin_ns
+        self._precision = None if plan.precision is None else Precision(plan.precision, one_lane=concurrency == 1)
         self._rates = _Rates(min(LONGEST_SLICE_S, plan.warmup_s / 3), begin_ns)
         self._answered_before = 0
         self._track: list[tuple[int, int, int]] = []
@@ -73,13 +75,17 @@ class Steering:
     def _close(self, now_ns: int, progress: Progress, begin_ns: int) -> None:
         answered = progress.answered - self._answered_before
         at_ns = progress.last_end_ns if self._concurrency == 1 and answered > 0 else now_ns
-        if answered >= self._answers_needed and at_ns - begin_ns >= self._plan.window_s * 1e9:
-            if not self._begun_again(now_ns):
-                self.window_end_ns = at_ns
-            return
         longest_s = self._plan.longest_window_s * (1 if answered else PATIENCE)
+        if answered >= self._answers_needed and at_ns - begin_ns >= self._plan.window_s * 1e9:
+            if self._begun_again(now_ns):
+                return
+            if self._precision is None or self._precision.reached(self._track):
+                self.window_end_ns = at_ns
+                return
         if now_ns - begin_ns >= longest_s * 1e9:
             self.window_end_ns = at_ns
+            if self._precision is not None:
+                self.warnings.append(f"the rate is not known to within {self._plan.precision or 0:.1%} after {longest_s:g} s, the cap")
             if answered < self._plan.min_answers:
                 self.warnings.append(f"only {answered} answers ended in a window of {(at_ns - begin_ns) / 1e9:.1f} s")
 
@@ -95,7 +101,7 @@ class Steering:
         at_ns, answered, stalled_s = stall
         self.window_begin_ns, self._answered_before = at_ns, answered
         self._track = [point for point in self._track if point[0] >= at_ns]
-        self.warnings.append(f"the server stalled for {stalled_s:.1f} s; the window begins after that")
+        self.warnings.append(f"the answers stalled for {stalled_s:.1f} s; the window begins after that")
         return True
 
     def _give_up(self, now_ns: int) -> None:

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 
+from autotuner.loadgen.answers import Answer, ReadLog, WireError, read_answer, read_head
 from autotuner.loadgen.lanes import Connections
-from autotuner.loadgen.wire import Answer, ReadLog, WireError, read_answer, read_head
 
 
 class MeasuredTransport(httpx.AsyncBaseTransport):

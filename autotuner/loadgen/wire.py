@@ -1,9 +1,9 @@
 """The wire core: one request on one TCP connection, reads stamped by the kernel and only logged while it runs.
 
-Standard library only, Python 3.10 on, and free of other modules of the project, so that this one file can be sent to a host. Parsing (HTTP
-head, chunks, server-sent events) happens afterwards, from the log, so that neither JSON nor a slow event loop can move a timestamp. All
-times are nanoseconds of CLOCK_MONOTONIC, which every process of one machine shares; kernel stamps are CLOCK_REALTIME and converted by an
-offset that is taken once per request.
+Standard library only, Python 3.10 on, and free of other modules of the project but ``answers``, so that the two can be sent to a host.
+Parsing (HTTP head, chunks, server-sent events) happens afterwards, from the log, so that neither JSON nor a slow event loop can move a
+timestamp. All times are nanoseconds of CLOCK_MONOTONIC, which every process of one machine shares; kernel stamps are CLOCK_REALTIME and
+converted by an offset that is taken once per request.
 """
 
 from __future__ import annotations
@@ -12,44 +12,22 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+
+from autotuner.loadgen.answers import BodyReader, Head, ReadLog, WireError, read_head
 
 SO_TIMESTAMPNS = 35
 """Linux; the socket module does not name it. The control message has the same number."""
 TIMESPEC = struct.Struct("@ll")
 READ_SIZE = 1 << 16
 ANCILLARY_SIZE = 64
-HEAD_LIMIT = 1 << 16
+STAMP_SLACK_NS = 1_000_000
+"""By so much a stamp may miss the time in which it must lie: the offset between the clocks is known to some microseconds only."""
+OFFSET_LOOKS = 5
+OFFSET_QUICK_NS = 2_000
 LAST_CHUNK = b"\r\n0\r\n\r\n"
-
-
-class WireError(Exception):
-    """The exchange failed below HTTP. ``kind``: ``connection``, ``stalled`` or ``malformed``."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(detail)
-        self.kind = kind
-        self.detail = detail
-
-
-@dataclass(slots=True)
-class ReadLog:
-    """What was sent and received, and when; grows while the exchange runs and stays whole when it is abandoned."""
-
-    sent_ns: int | None = None
-    """Just before the first byte was sent; ``None`` while connecting."""
-    reads: list[tuple[int, bytes]] = field(default_factory=list)
-    user_stamps: int = 0
-    """Reads for which the kernel gave no stamp."""
-    end_ns: int | None = None
-    """When the answer was complete or the other side closed."""
-
-    @property
-    def clock(self) -> str:
-        """``kernel`` when every read carries the kernel's receive time, else ``user``."""
-        return "user" if self.user_stamps else "kernel"
 
 
 class Connection:
@@ -158,16 +136,17 @@ class Connection:
     def _readable(self) -> None:
         try:
             data, ancillary, _, _ = self._sock.recvmsg(READ_SIZE, ANCILLARY_SIZE)
+            seen_ns = time.monotonic_ns()
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._settle(WireError("connection", f"while receiving: {error.strerror or error}"))
             return
         if not data:
-            self._log.end_ns = time.monotonic_ns()
+            self._log.end_ns = seen_ns
             self._settle(None)
             return
-        self._log.reads.append((self._stamp(ancillary), data))
+        self._log.reads.append((self._stamp(ancillary, seen_ns), data))
         try:
             complete = self._complete(data)
         except WireError as error:
@@ -179,13 +158,18 @@ class Connection:
             self._log.end_ns = self._log.reads[-1][0]
             self._settle(None)
 
-    def _stamp(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+    def _stamp(self, ancillary: list[tuple[int, int, bytes]], seen_ns: int) -> int:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(payload) >= TIMESPEC.size:
                 seconds, nanoseconds = TIMESPEC.unpack_from(payload)
-                return int(seconds * 1_000_000_000 + nanoseconds - self._offset_ns)
+                stamp_ns = int(seconds * 1_000_000_000 + nanoseconds - self._offset_ns)
+                # An answer comes after its question and before it is read: else the kernel has another time than this process.
+                if (self._log.sent_ns or 0) - STAMP_SLACK_NS <= stamp_ns <= seen_ns + STAMP_SLACK_NS:
+                    self._log.seen.append(seen_ns)
+                    return stamp_ns
+        self._log.seen.append(0)
         self._log.user_stamps += 1
-        return time.monotonic_ns()
+        return seen_ns
 
     def _complete(self, data: bytes) -> bool:
         """Whether the answer ends with this read. Cheap for all reads but those that look like the end."""
@@ -238,65 +222,38 @@ def _new_socket(family: int, kind: int, protocol: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     sock.setblocking(False)  # noqa: FBT003 - the standard library's own signature
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    _stamped(sock)
+    return sock
+
+
+def stamps_on() -> socket.socket:
+    """Have the kernel stamp what arrives from now on, for as long as the socket is held.
+
+    It begins a moment after the first socket asks for it, and ends when none is left that does: what came between two requests to a quiet
+    server would have no stamp.
+    """
+    return _stamped(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+
+def _stamped(sock: socket.socket) -> socket.socket:
+    if sys.platform == "linux":  # elsewhere the number means something else
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     return sock
 
 
 def realtime_offset_ns() -> int:
-    """CLOCK_REALTIME minus CLOCK_MONOTONIC, now."""
-    before = time.monotonic_ns()
-    real = time.time_ns()
-    return real - (before + time.monotonic_ns()) // 2
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Status line and headers of an answer."""
-
-    status: int
-    headers: tuple[tuple[bytes, bytes], ...]
-    size: int
-    """Bytes up to and including the empty line."""
-
-    def get(self, name: bytes) -> bytes | None:
-        """The header's value, the last one when repeated; ``name`` in lower case."""
-        values = [value for key, value in self.headers if key.lower() == name]
-        return values[-1] if values else None
-
-    @property
-    def chunked(self) -> bool:
-        """Whether the body comes in chunks."""
-        return b"chunked" in (self.get(b"transfer-encoding") or b"").lower()
-
-    @property
-    def length(self) -> int | None:
-        """Length of the body, when it is announced or there can be none. Raises ``WireError`` when it is no number."""
-        if self.status in (204, 304):
-            return 0
-        value = self.get(b"content-length")
-        if value is None or self.chunked:
-            return None
-        if not value.isdigit():
-            raise WireError("malformed", f"Content-Length is {value[:40]!r}")
-        return int(value)
-
-
-def read_head(raw: bytes) -> Head | None:
-    """Head at the beginning of ``raw``; ``None`` while it is incomplete. Raises ``WireError`` when it is not HTTP/1."""
-    if not raw.startswith(b"HTTP/1."[: len(raw)]):
-        raise WireError("malformed", f"not an HTTP/1 answer: {raw[:40]!r}")
-    end = raw.find(b"\r\n\r\n")
-    if end < 0:
-        if len(raw) > HEAD_LIMIT:
-            raise WireError("malformed", f"headers are longer than {HEAD_LIMIT} bytes")
-        return None
-    status_line, *lines = raw[:end].split(b"\r\n")
-    parts = status_line.split(b" ", 2)
-    if len(parts) < 2 or not parts[1].isdigit():
-        raise WireError("malformed", f"status line is {status_line[:40]!r}")
-    pairs = (line.partition(b":") for line in lines)
-    return Head(int(parts[1]), tuple((name.strip(), value.strip()) for name, _, value in pairs), end + 4)
+    """CLOCK_REALTIME minus CLOCK_MONOTONIC, now: the quickest of a few looks, since a process may lose its CPU between two of them."""
+    best_ns, offset_ns = 1 << 62, 0
+    for _ in range(OFFSET_LOOKS):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        if after - before < best_ns:
+            best_ns, offset_ns = after - before, real - (before + after) // 2
+        if best_ns < OFFSET_QUICK_NS:
+            break
+    return offset_ns
 
 
 class _Framing:
@@ -316,165 +273,3 @@ class _Framing:
         self._tail = (self._tail + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
         # The same bytes may stand inside a chunk, so what looks like the end is read properly, once.
         return self._tail == LAST_CHUNK and BodyReader.of(log).complete
-
-
-class BodyReader:
-    """Takes an HTTP/1 answer in pieces and gives its body in pieces, without buffering a chunk that is still on its way."""
-
-    def __init__(self) -> None:
-        self.head: Head | None = None
-        self.complete = False
-        self._buffer = b""
-        self._left = 0
-        self._state: Callable[[], bytes | None] = self._read_head
-
-    @classmethod
-    def of(cls, log: ReadLog) -> BodyReader:
-        """A reader that has seen the whole log."""
-        reader = cls()
-        for _, data in log.reads:
-            reader.feed(data)
-        return reader
-
-    def feed(self, data: bytes) -> bytes:
-        """The part of the body that these bytes complete. Raises ``WireError`` of kind ``malformed``."""
-        self._buffer += data
-        out = []
-        while not self.complete and (piece := self._state()) is not None:
-            out.append(piece)
-        return b"".join(out)
-
-    def eof(self) -> None:
-        """The other side closed: that ends a body without announced length."""
-        if self._state == self._read_rest:
-            self.complete = True
-
-    def _read_head(self) -> bytes | None:
-        self.head = read_head(self._buffer)
-        if self.head is None:
-            return None
-        self._buffer = self._buffer[self.head.size :]
-        length = self.head.length
-        if self.head.chunked:
-            self._state = self._read_size
-        elif length is None:
-            self._state = self._read_rest
-        else:
-            self._left, self.complete, self._state = length, length == 0, self._read_length
-        return b""
-
-    def _read_rest(self) -> bytes | None:
-        return self._take(len(self._buffer))
-
-    def _read_length(self) -> bytes | None:
-        data = self._take(min(self._left, len(self._buffer)))
-        self._left -= len(data or b"")
-        self.complete = self._left == 0
-        return data
-
-    def _read_size(self) -> bytes | None:
-        end = self._buffer.find(b"\r\n")
-        if end < 0:
-            return None
-        text = self._buffer[:end].partition(b";")[0].strip()
-        try:
-            self._left = int(text, 16)
-        except ValueError:
-            raise WireError("malformed", f"chunk size is {text[:40]!r}") from None
-        self._buffer = self._buffer[end + 2 :]
-        self._state = self._read_chunk if self._left else self._read_trailer
-        return b""
-
-    def _read_chunk(self) -> bytes | None:
-        data = self._take(min(self._left, len(self._buffer)))
-        self._left -= len(data or b"")
-        if self._left == 0:
-            self._state = self._read_chunk_end
-        return data
-
-    def _read_chunk_end(self) -> bytes | None:
-        if len(self._buffer) < 2:
-            return None
-        if self._take(2) != b"\r\n":
-            raise WireError("malformed", "a chunk is longer than its size says")
-        self._state = self._read_size
-        return b""
-
-    def _read_trailer(self) -> bytes | None:
-        end = self._buffer.find(b"\r\n")
-        if end < 0:
-            return None
-        self._buffer, self.complete = self._buffer[end + 2 :], end == 0
-        return b""
-
-    def _take(self, size: int) -> bytes | None:
-        if size == 0:
-            return None
-        data, self._buffer = self._buffer[:size], self._buffer[size:]
-        return data
-
-
-class EventReader:
-    """Takes the body of an event stream in pieces and gives ``(event name, data)``.
-
-    Lines end with LF or CRLF only: U+2028, U+2029 and U+0085 may stand inside JSON. Comments and unknown fields are skipped.
-    """
-
-    def __init__(self) -> None:
-        self._partial: list[bytes] = []
-        self._data: list[bytes] = []
-        self._name = b""
-
-    def feed(self, body: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The events that these bytes complete."""
-        if b"\n" not in body:
-            if body:
-                self._partial.append(body)
-            return
-        *lines, rest = b"".join([*self._partial, body]).split(b"\n")
-        self._partial = [rest] if rest else []
-        for line in lines:
-            event = self._line(line.removesuffix(b"\r"))
-            if event is not None:
-                yield event
-
-    def _line(self, line: bytes) -> tuple[bytes, bytes] | None:
-        if not line:
-            return self._dispatch()
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"data":
-            self._data.append(value)
-        elif name == b"event":
-            self._name = value
-        return None
-
-    def _dispatch(self) -> tuple[bytes, bytes] | None:
-        event = (self._name, b"\n".join(self._data)) if self._data else None
-        self._name, self._data = b"", []
-        return event
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A log, read."""
-
-    head: Head | None
-    events: tuple[tuple[int, bytes, bytes], ...]
-    """(time in ns of the read that completed it, event name, data)."""
-    body: bytes
-    complete: bool
-    """Whether the body ended as HTTP says that it must."""
-
-
-def read_answer(log: ReadLog) -> Answer:
-    """HTTP and event stream of a log. Raises ``WireError`` of kind ``malformed``."""
-    reader, events, body = BodyReader(), EventReader(), []
-    found: list[tuple[int, bytes, bytes]] = []
-    for stamp, data in log.reads:
-        piece = reader.feed(data)
-        body.append(piece)
-        found.extend((stamp, name, text) for name, text in events.feed(piece))
-    if log.end_ns is not None:
-        reader.eof()
-    return Answer(reader.head, tuple(found), b"".join(body), reader.complete)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from autotuner.model.document import Scalar
 from autotuner.model.measurement import CellResult
+from autotuner.model.quality import UNCHECKED, QualityReport
 
 
 class Stage(enum.StrEnum):
@@ -89,7 +90,9 @@ class Measured:
     effective: Mapping[str, Scalar]
     launch: LaunchFacts
     censored: bool = False
-    quality: str = "not_checked"
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Cell → why it is not among ``cells``: the load generator was not good enough for it, time and again."""
+    quality: QualityReport = UNCHECKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class Infeasible:
     launch: LaunchFacts = LaunchFacts()
     cells: tuple[CellResult, ...] = ()
     """Cells that were measured before it failed; kept, never scored."""
+    quality: QualityReport = UNCHECKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,9 @@ class Evidence(Strict):
     quality: str = "not_checked"
     effective: dict[str, Scalar] = Field(default_factory=dict, description="What the server says it runs, in concepts.")
     measuring_flags: tuple[str, ...] = Field(default=(), description="Flags on every launch that only measuring needs.")
+    load_floor: str | None = Field(
+        default=None, description="What a self-test of the load generator found before the measurements; null where there was none."
+    )
     surrogate: SurrogateEvidence | None = None
     provenance: Provenance
 

@@ -11,6 +11,7 @@ from autotuner.model.document import Scalar
 from autotuner.model.events import Phase
 from autotuner.model.measurement import CellResult
 from autotuner.model.outcome import Failure, HostBroken, Infeasible, LaunchFacts, Measured, Outcome, Transient
+from autotuner.model.quality import UNCHECKED, QualityReport
 
 Ending = Literal["measured", "infeasible", "transient", "host-broken"]
 
@@ -32,7 +33,11 @@ class TrialRecord:
     effective: Mapping[str, Scalar] = field(default_factory=dict)
     launch: LaunchFacts = field(default_factory=LaunchFacts)
     censored: bool = False
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Cell → why nothing is known about it although the launch was measured: the load generator was not good enough."""
     quality: str = "not_checked"
+    """Status of ``quality_report``; all that first versions kept."""
+    quality_report: QualityReport | None = None
 
     @property
     def measured(self) -> bool:
@@ -44,6 +49,7 @@ class TrialRecord:
         """The record of an outcome. ``Interrupted`` trials leave none: they are asked again."""
         kind: Ending
         cells: tuple[CellResult, ...]
+        quality = UNCHECKED
         match outcome:
             case Measured():
                 return cls(
@@ -57,10 +63,12 @@ class TrialRecord:
                     effective=outcome.effective,
                     launch=outcome.launch,
                     censored=outcome.censored,
-                    quality=outcome.quality,
+                    left_out=outcome.left_out,
+                    quality=outcome.quality.status,
+                    quality_report=outcome.quality,
                 )
             case Infeasible():
-                kind, cells, launch = "infeasible", outcome.cells, outcome.launch
+                kind, cells, launch, quality = "infeasible", outcome.cells, outcome.launch, outcome.quality
             case Transient():
                 kind, cells, launch = "transient", (), LaunchFacts()
             case HostBroken():
@@ -78,4 +86,6 @@ class TrialRecord:
             cells=cells,
             failure=outcome.failure,
             launch=launch,
+            quality=quality.status,
+            quality_report=quality if quality.parts or quality.reasons else None,
         )

@@ -13,6 +13,8 @@ ObjectiveMetric = Literal[
     "user_tok_s", "output_tok_s", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms", "tpot_p95_ms", "e2e_p50_ms", "e2e_p95_ms"
 ]
 Domain = Literal["code", "explanation", "arithmetic", "poem", "json", "prose", "rag"]
+OWN_PROMPTS = "own"
+"""The domain of prompts that a user brings along; no context is aimed at with them."""
 
 BUILTIN_WORKLOADS = ("latency", "long-context", "throughput")
 DEFAULT_CONTEXTS = (60, 1024, 4096)

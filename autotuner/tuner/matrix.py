@@ -30,7 +30,9 @@ def jobs_for(workloads: Sequence[Workload], cells: Iterable[Cell], *, seed: int,
         workload = owner.get(cell.key)
         domains = workload.prompts if workload else workloads[0].prompts
         source = sources.setdefault(domains, PromptSource(domains, seed, holdout=holdout))
-        return CellJob(cell=cell, prompts=source, sampling=workload.sampling if workload else Sampling())
+        if workload is None:
+            return CellJob(cell=cell, prompts=source, sampling=Sampling(), needed=False)
+        return CellJob(cell=cell, prompts=source, sampling=workload.sampling, slos=workload.slos)
 
     return tuple(job(cell) for cell in cells)
 

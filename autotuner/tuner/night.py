@@ -27,6 +27,8 @@ from autotuner.model.host import Host
 from autotuner.model.recommendation import Check, Recommendation
 from autotuner.model.space import SearchSpace
 from autotuner.model.workload import Cell, Workload, builtin_workloads, matrix
+from autotuner.quality.gate import AnswerGate, Gate, NotChecked
+from autotuner.quality.probe import find_sandbox
 from autotuner.records import RecordStore, StudyMeta
 from autotuner.runner import Runner
 from autotuner.services.registry import manager_for
@@ -62,6 +64,8 @@ class NightPlan:
     """A person named the contexts: one that does not fit is an error then; else it is left out."""
     new_study: bool = False
     seed: int = 0
+    quality: bool = True
+    """Whether answers are compared with those of the baseline without speculation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +163,7 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                 store=store,
                 plan=plan.cell_plan,
                 listener=listener,
+                gate=_gate(plan, store, listener),
             )
             tuner = Tuner(
                 study=study,
@@ -195,6 +200,19 @@ def run_night(plan: NightPlan, *, listener: Listener, stop: StopRequest, clock: 
                 baseline=tuner.baseline,
                 folder=plan.recommendations,
             )
+
+
+def _gate(plan: NightPlan, store: RecordStore, listener: Listener) -> Gate:
+    """What judges the answers. Without a sandbox that is said aloud, and code is not run."""
+    if not plan.quality:
+        return NotChecked("switched off by --quality off")
+    if plan.host.simulate is not None:
+        return NotChecked("a simulated engine has no model behind it")
+    found = find_sandbox((plan.state.absolute(),))
+    if found.sandbox is None:
+        text = f"QUALITY NOT CHECKED: generated code cannot be run safely on this machine ({'; '.join(found.reasons)}), so it is not run"
+        listener(Notice(level="warning", message=f"{text}; install bubblewrap (apt-get install bubblewrap)"))
+    return AnswerGate(folder=store.quality, model=plan.host.model.path, sandbox=found)
 
 
 def _tell(listener: Listener, text: str, *, told: Collection[str]) -> None:
@@ -256,6 +274,7 @@ def recommendations(
         baseline=baseline,
         space=space,
         measuring_flags=engine.measuring_flags,
+        load_floor=meta.load_floor,
     )
     found = {workload.name: recommend(workload, case) for workload in meta.workloads}
     return {name: document for name, document in found.items() if document is not None}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import autotuner
+from autotuner.bench.floor import read_floor
 from autotuner.errors import Refused
 from autotuner.model.facts import Fingerprint, HostFacts
 from autotuner.model.host import Host
@@ -43,9 +44,11 @@ def open_study(
     fingerprint = facts.fingerprint
     digest = space_digest(space)
     document = host.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    floor = read_floor(store.folder.parent.parent)
+    load_floor = None if floor is None else floor.sentence
     if found is not None:
         _refuse_incomparable(found, fingerprint, digest, store)
-        meta = replace(found, workloads=workloads, facts=facts.names(), driver=facts.driver, host_document=document)
+        meta = replace(found, workloads=workloads, facts=facts.names(), driver=facts.driver, host_document=document, load_floor=load_floor)
     else:
         meta = StudyMeta(
             study=store.folder.name,
@@ -61,6 +64,7 @@ def open_study(
             tool=f"autotuner {autotuner.__version__}",
             workloads=workloads,
             host_document=document,
+            load_floor=load_floor,
         )
     store.write_meta(meta)
     return Study(store, space=space, facts=facts.names(), workloads=workloads, seed=seed), meta, found is not None

@@ -6,13 +6,14 @@ import contextlib
 import datetime as dt
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from autotuner import disk
 from autotuner.decide.finalists import best_predicted, finalists, scored
 from autotuner.decide.objective import ratio
+from autotuner.decide.repeats import leading_cells
 from autotuner.errors import AutotunerError, NothingFeasible, StopStudy
 from autotuner.model.configuration import Configuration
 from autotuner.model.events import Listener, Notice, Phase, TrialEnded, TrialStarted
@@ -163,7 +164,8 @@ class Tuner:
         # A launch costs far more than a cell: every finalist is measured for all workloads, which also says how launches vary.
         cells = cells_of(self._study.workloads)
         for number in range(self._budget.confirm_rounds):
-            for config in line_up:
+            # Back and forth, so that a host that steadily warms up or speeds up favours nobody: it cancels from round to round.
+            for config in line_up if number % 2 == 0 else line_up[::-1]:
                 if self._launched(config, confirm=True) > number:
                     continue
                 self._stop.check()
@@ -203,7 +205,7 @@ class Tuner:
             started, began = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), self._clock()
             try:
                 outcome = self._runner.run(
-                    Trial(number=number, config=config, jobs=jobs),
+                    Trial(number=number, config=config, jobs=jobs, again=self._doubtful(phase)),
                     stop_launch=lambda: self._stop.asked,
                     stop_cell=lambda: self._stop.now,
                     keep_going=self._keep_going,
@@ -247,6 +249,12 @@ class Tuner:
     def _warn(self) -> None:
         for text in self._study.take_notices():
             self._listener(Notice(level="warning", message=text))
+
+    def _doubtful(self, phase: Phase) -> Callable[[Sequence[CellResult]], Mapping[str, str]]:
+        """Which cells of a launch are measured again before it may be called the best so far. Confirmations are repeated as they are."""
+        if phase is Phase.CONFIRM:
+            return lambda _: {}
+        return lambda cells: leading_cells(self._study.workloads, self._study.records, cells)
 
     def _keep_going(self, cells: Sequence[CellResult]) -> bool:
         return not self._stop.now

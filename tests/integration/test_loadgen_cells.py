@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,133 +14,13 @@ import pytest
 from autotuner.engines.base import Counters
 from autotuner.errors import Interrupted, RetryTrial, TransportError
 from autotuner.loadgen.calibration import PROBES, calibrate
-from autotuner.loadgen.cells import CellMeasurement, CellPlan, measure_cell
+from autotuner.loadgen.cells import CellPlan
 from autotuner.loadgen.control import ControlClient
 from autotuner.loadgen.fleet import fleet
 from autotuner.loadgen.prompts import PromptSource
-from autotuner.model.workload import Cell, Sampling
-
-PATH = "/v1/chat/completions"
-PLAN = CellPlan(window_s=0.6, warmup_s=0.3, max_window_s=1.5, max_warmup_s=1.5, settle_s=0.3, request_timeout_s=10, min_answers=2)
-OVERHEAD, CHARS_PER_TOKEN = 13, 3.3
-
-
-class ScriptedServer:
-    """Streams chat answers by a script that the model's name selects; knows what it sent and when."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, object]] = []
-        self.sent: list[tuple[float, int]] = []
-        self.open = 0
-        self.tokens_finished = 0
-        self.steps_finished = 0
-        self.step_s = 0.01
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-        self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=512)
-
-    def die(self) -> None:
-        """Close everything, as a killed process does."""
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._die(), self._loop).result()
-
-    async def _die(self) -> None:
-        self._server.close()
-        current = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not current]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def close(self) -> None:
-        self.die()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def counters(self) -> Counters:
-        return Counters(generation_tokens=self.tokens_finished, verify_steps=self.steps_finished, retractions=0)
-
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1])
-            body = json.loads(await reader.readexactly(length))
-            self.requests.append(body)
-            self.open += 1
-            try:
-                await self._answer(writer, body, len(self.requests))
-                await writer.drain()
-            finally:
-                self.open -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
-
-    async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, object], number: int) -> None:
-        script = str(body["model"])
-        if script == "http-500":
-            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\nit broke\n")
-            return
-        if not body.get("stream"):
-            tokens = OVERHEAD + round(len(str(body["messages"][0]["content"])) / CHARS_PER_TOKEN)  # type: ignore[index]
-            text = json.dumps({"usage": {"prompt_tokens": tokens, "completion_tokens": 1}} if script != "no-usage" else {}).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
-            return
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await self._stream(writer, script, int(str(body["max_tokens"])), number)
-
-    async def _stream(self, writer: asyncio.StreamWriter, script: str, tokens: int, number: int) -> None:
-        def event(data: dict[str, object] | bytes) -> None:
-            text = data if isinstance(data, bytes) else json.dumps(data).encode()
-            payload = b"data: " + text + b"\n\n"
-            writer.write(b"%x\r\n" % len(payload) + payload + b"\r\n")
-
-        per_chunk = 3
-        usage = script != "no-usage"
-        continuous = script not in ("no-usage", "final-usage")
-        event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        if script == "hang-one" and number == 3:
-            await asyncio.sleep(60)
-        done = 0
-        while done < tokens:
-            await asyncio.sleep(self.step_s)
-            done = min(tokens, done + per_chunk)
-            chunk: dict[str, object] = {"choices": [{"delta": {"content": "a\u2028b"}}]}
-            if continuous:
-                chunk["usage"] = {"prompt_tokens": 60, "completion_tokens": done}
-            event(chunk)
-            await writer.drain()
-            self.sent.append((time.monotonic(), min(per_chunk, tokens)))
-            if done >= 9 and self._fault(script, writer, event):
-                return
-        if script != "no-finish":
-            event({"choices": [{"delta": {}, "finish_reason": "length"}]})
-        if usage:
-            event({"choices": [], "usage": {"prompt_tokens": 60, "completion_tokens": tokens}})
-        if script != "no-done":
-            event(b"[DONE]")
-        writer.write(b"0\r\n\r\n")
-        self.tokens_finished += tokens
-        self.steps_finished += -(-tokens // per_chunk)
-
-    def _fault(self, script: str, writer: asyncio.StreamWriter, event: Callable[[dict[str, object] | bytes], None]) -> bool:
-        if script == "in-band":
-            event({"error": {"message": "out of luck", "code": 500}})
-            event(b"[DONE]")
-            writer.write(b"0\r\n\r\n")
-        elif script == "malformed":
-            event(b'{"choices": [')
-            event(b"[DONE]")
-            writer.write(b"0\r\n\r\n")
-        return script in ("in-band", "malformed", "truncated")
+from autotuner.loadgen.validity import relaxed
+from autotuner.model.workload import Sampling
+from tests.scripted_server import CHARS_PER_TOKEN, OVERHEAD, PATH, ScriptedServer, measure, wait_until
 
 
 @pytest.fixture
@@ -156,36 +34,6 @@ def server() -> Iterator[ScriptedServer]:
 def _rested_fleet() -> Iterator[None]:
     yield
     fleet().close()
-
-
-def measure(
-    server: ScriptedServer,
-    script: str,
-    *,
-    concurrency: int = 4,
-    output_tokens: int = 48,
-    plan: CellPlan = PLAN,
-    counters: Callable[[], Counters] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> CellMeasurement:
-    return measure_cell(
-        server.url,
-        model=script,
-        chat_path=PATH,
-        cell=Cell(context=60, concurrency=concurrency, output_tokens=output_tokens),
-        prompts=PromptSource(("code", "poem"), seed=1),
-        sampling=Sampling(),
-        plan=plan,
-        read_counters=counters,
-        should_stop=should_stop,
-    )
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
-    end = time.monotonic() + timeout_s
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.02)
-    return holds()
 
 
 def test_tokens_rates_and_acceptance_are_those_that_the_server_sent(server: ScriptedServer) -> None:
@@ -249,6 +97,16 @@ def test_every_way_to_fail_is_counted_under_its_own_name(server: ScriptedServer,
     assert set(result.errors) == {script}
 
 
+def test_an_answer_to_another_question_is_counted_under_its_own_name(server: ScriptedServer) -> None:
+    longer = measure(server, "plain", context=200).result
+    assert set(longer.errors) == {"prompt-length"}
+    cached = measure(server, "cached").result
+    assert set(cached.errors) == {"cached-prompt"}
+    stopped = measure(server, "stops", sampling=Sampling(ignore_eos=True)).result
+    assert set(stopped.errors) == {"early-stop"}
+    assert measure(server, "stops").result.errors == {}
+
+
 def test_a_port_where_nobody_listens_is_a_result_and_soon(server: ScriptedServer) -> None:
     server.die()
     begun = time.monotonic()
@@ -261,7 +119,7 @@ def test_a_port_where_nobody_listens_is_a_result_and_soon(server: ScriptedServer
 
 
 def test_a_hung_request_is_recorded_and_loses_no_other(server: ScriptedServer) -> None:
-    plan = CellPlan(window_s=1.5, warmup_s=0.3, max_window_s=3, max_warmup_s=0.6, settle_s=0.3, request_timeout_s=1.2)
+    plan = relaxed(CellPlan(window_s=1.5, warmup_s=0.3, max_window_s=3, max_warmup_s=0.6, settle_s=0.3, request_timeout_s=1.2))
     found = measure(server, "hang-one", plan=plan)
     assert found.result.errors == {"stalled": 1}
     assert found.result.requests > 8
@@ -275,7 +133,7 @@ def test_a_request_that_hangs_through_the_window_is_said_to_wait(server: Scripte
 
 
 def test_a_server_that_dies_in_a_cell_ends_the_cell_and_keeps_what_was_there(server: ScriptedServer) -> None:
-    plan = CellPlan(window_s=20, warmup_s=0.3, max_window_s=30, settle_s=0.3)
+    plan = relaxed(CellPlan(window_s=20, warmup_s=0.3, max_window_s=30, settle_s=0.3))
     threading.Timer(1.5, server.die).start()
     found = measure(server, "plain", plan=plan)
     assert found.result.window_s < 15
@@ -288,13 +146,13 @@ def test_a_stop_interrupts_within_a_second_and_no_connection_is_left(server: Scr
     measure(server, "plain")  # workers are there
     stop_at = time.monotonic() + 0.8
     with pytest.raises(Interrupted):
-        measure(server, "plain", plan=CellPlan(window_s=60, max_window_s=60), should_stop=lambda: time.monotonic() > stop_at)
+        measure(server, "plain", plan=relaxed(CellPlan(window_s=60, max_window_s=60)), should_stop=lambda: time.monotonic() > stop_at)
     assert time.monotonic() - stop_at < 1.5
     assert wait_until(lambda: server.open == 0)
 
 
 def test_abandoned_requests_count_for_tokens_and_not_as_failures(server: ScriptedServer) -> None:
-    found = measure(server, "plain", output_tokens=3000, plan=CellPlan(window_s=0.5, warmup_s=0.3, max_window_s=0.5, settle_s=0.3))
+    found = measure(server, "plain", output_tokens=3000, plan=relaxed(CellPlan(window_s=0.5, warmup_s=0.3, max_window_s=0.5, settle_s=0.3)))
     abandoned = [record for record in found.records if record.end_s is None]
     assert abandoned
     assert all(record.error is None and record.completion_tokens is None for record in abandoned)
@@ -316,7 +174,7 @@ def test_totals_are_spread_over_chunks_with_a_warning_where_chunks_are_not_count
 def test_many_lanes_are_spread_over_processes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     server.step_s = 0.1
-    found = measure(server, "plain", concurrency=64, plan=CellPlan(window_s=1, warmup_s=1, max_window_s=4, settle_s=1))
+    found = measure(server, "plain", concurrency=64, plan=relaxed(CellPlan(window_s=1, warmup_s=1, max_window_s=4, settle_s=1)))
     assert found.result.failed == 0
     assert {record.lane for record in found.records} == set(range(64))
     assert len(fleet()._idle) >= 2
@@ -338,7 +196,7 @@ def test_a_worker_that_is_killed_is_a_reason_to_try_again(server: ScriptedServer
     killer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
     killer.start()
     with pytest.raises(RetryTrial, match=str(victim)):
-        measure(server, "plain", plan=CellPlan(window_s=30, max_window_s=30))
+        measure(server, "plain", plan=relaxed(CellPlan(window_s=30, max_window_s=30)))
     killer.join()
     assert measure(server, "plain").result.requests > 0
 
@@ -348,13 +206,14 @@ def test_workers_end_when_their_parent_is_killed(server: ScriptedServer) -> None
 from autotuner.loadgen.cells import CellPlan, measure_cell
 from autotuner.loadgen.fleet import fleet
 from autotuner.loadgen.prompts import PromptSource
+from autotuner.loadgen.validity import relaxed
 from autotuner.model.workload import Cell, Sampling
 def should_stop():
     return False
 with fleet().crew(1) as crew:
     print(crew._workers[0].pid, flush=True)
 measure_cell({server.url!r}, model="plain", chat_path={PATH!r}, cell=Cell(context=60, concurrency=2), prompts=PromptSource(("code",)),
-             sampling=Sampling(), plan=CellPlan(window_s=60, max_window_s=60), read_counters=None, should_stop=should_stop)
+             sampling=Sampling(), plan=relaxed(CellPlan(window_s=60, max_window_s=60)), read_counters=None, should_stop=should_stop)
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -373,10 +232,6 @@ def _runs(process: Path) -> bool:
         return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_times_come_from_the_kernel(server: ScriptedServer) -> None:
-    assert not any("kernel" in warning for warning in measure(server, "plain").result.warnings)
 
 
 def test_a_counter_page_that_fails_costs_a_warning_only(server: ScriptedServer) -> None:
@@ -406,7 +261,7 @@ def test_calibration_asks_for_little_where_only_short_contexts_are_served(server
     with ControlClient(server.url) as control:
         calibrate(control, model="plain", chat_path=PATH, contexts=(200,), domains=("code",))
     sizes = [len(str(request["messages"][0]["content"])) for request in server.requests]  # type: ignore[index]
-    assert len(sizes) == 3 + PROBES
+    assert len(sizes) == 4 + PROBES
     assert max(sizes) / CHARS_PER_TOKEN + OVERHEAD < 200 * 1.05, "a whole prompt is as long as the context, and the answer has its own room"
 
 

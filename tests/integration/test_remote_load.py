@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from autotuner.errors import Interrupted, RetryTrial, StopStudy
+from autotuner.loadgen.cells import THROWN_AWAY
 from autotuner.loadgen.crew import Crew
 from autotuner.loadgen.fleet import Fleet, fleet
 from autotuner.loadgen.hosttime import ClockSample, HostClock
@@ -24,6 +25,7 @@ from autotuner.loadgen.remote import TITLE, RemoteWorker, host_fleet
 from autotuner.model.workload import Cell, Sampling
 from autotuner.transports.base import Stream
 from autotuner.transports.local import LocalTransport
+from tests.halt import Halt
 from tests.integration.simulated import Running, free_port, server
 from tests.small_cells import ENDLESS, PATH, PLAN, measure
 
@@ -115,6 +117,34 @@ def test_a_cell_is_the_same_wherever_its_load_comes_from(engine: Running, host: 
         assert record.domain == ("code", "poem")[record.index % 2]
         assert record.index % concurrency == record.lane
     assert len({record.index for record in there.records}) == len(there.records)
+
+
+def test_a_worker_on_a_host_says_of_itself_what_one_here_says(engine: Running, host: Fleet) -> None:
+    found = measure(engine.url, host)
+    client = found.result.client
+    assert client is not None
+    assert (client.clock, client.valid) == ("kernel", True)
+    assert client.lag_p50_ms is not None
+    assert 0 <= client.lag_p50_ms <= (client.lag_p99_ms or 0)
+    assert 0 < client.cpu < 1
+    assert client.gc_pause_max_ms == 0
+    within = sum(found.window.holds(at) for record in found.records for at, _ in record.chunks)
+    assert client.reads >= 0.5 * within > 0, "reads are those of the window, on the host's own clock"
+
+
+def test_a_host_whose_worker_is_held_up_has_its_cell_measured_again(engine: Running) -> None:
+    host = host_fleet(LocalTransport())
+    try:
+        measure(engine.url, host)
+        [worker] = host._idle
+        plan = replace(PLAN, coalesced_share=0.0)
+        halt = Halt(worker.pid, 0.3)
+        found = measure(engine.url, host, concurrency=1, output_tokens=256, plan=plan, observe=halt)
+    finally:
+        host.close()
+    thrown = [warning for warning in found.result.warnings if warning.startswith(THROWN_AWAY)]
+    assert "while the load generator stood still" in thrown[0]
+    assert halt.attempts >= 2
 
 
 def test_one_lane_is_measured_from_the_end_of_an_answer_to_the_end_of_an_answer_there_too(engine: Running, host: Fleet) -> None:
@@ -239,9 +269,10 @@ def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: R
                 pass
             assert worker._supply is not None
             all_taken = list(worker._supply._sent)
-            worker.stop(begin_ns)
+            end_ns = time.monotonic_ns()
+            worker.stop(begin_ns, end_ns)
             worker._refill(all_taken)
-            assert crew.stop(begin_ns)
+            assert crew.stop(begin_ns, end_ns)
     finally:
         crew.close()
         worker.close()
@@ -261,7 +292,7 @@ def test_lanes_end_by_themselves_when_the_tuner_falls_silent(engine: Running, mo
         assert runs(worker.pid)
         assert wait_until(lambda: not runs(worker.pid))
         with pytest.raises(RetryTrial, match=rf"load worker {worker.pid} on local was lost"):
-            crew.progress(1)
+            wait_until(lambda: crew.progress(0.1) is None)  # never true: what ended it is the loss
     finally:
         crew.close()
         worker.close()

@@ -19,6 +19,8 @@ class Count:
     generation_tokens: float | None = None
     verify_steps: float | None = None
     retractions: float | None = None
+    drafted_tokens: float | None = None
+    accepted_tokens: float | None = None
 
 
 def record(
@@ -125,13 +127,18 @@ def test_when_everything_that_ended_failed_nothing_was_measured() -> None:
     assert (nothing.requests, nothing.metrics) == (0, {})
 
 
-def test_acceptance_is_a_ratio_of_changes_or_of_what_answers_say() -> None:
+def test_acceptance_is_what_answers_say_of_themselves_before_it_is_a_ratio_of_changes() -> None:
     told = [record(1, first=1.2, verify_steps=8), record(1, first=1.2, verify_steps=2)]
-    counted = derive(CELL, told, Window(1, 4), before=Count(1000, 400), after=Count(1600, 600))
+    both = derive(CELL, told, Window(1, 4), before=Count(1000, 400), after=Count(1600, 600))
+    assert both.acceptance_length == 4
+    assert both.server is not None
+    assert both.server.acceptance_source == "requests"
+    counted = derive(CELL, [record(1, first=1.2)], Window(1, 4), before=Count(1000, 400), after=Count(1600, 600))
     assert counted.acceptance_length == 3
-    assert derive(CELL, told, Window(1, 4), before=Count(1000, None), after=Count(1600, None)).acceptance_length == 4
-    assert derive(CELL, told, Window(1, 4), before=Count(5, 5), after=Count(5, 5)).acceptance_length == 4
-    assert derive(CELL, [record(1, first=1.2)], Window(1, 4), before=Count(0, 0), after=Count(60, 0)).acceptance_length is None
+    assert counted.server is not None
+    assert counted.server.acceptance_source == "counters"
+    still = derive(CELL, [record(1, first=1.2)], Window(1, 4), before=Count(0, 0), after=Count(60, 0))
+    assert (still.acceptance_length, still.server) == (None, None)
     impossible = derive(CELL, [], Window(1, 4), before=Count(0, 0), after=Count(10, 30))
     assert impossible.acceptance_length is None
     assert any("cannot be" in warning for warning in impossible.warnings)
@@ -143,12 +150,12 @@ def test_doubts_are_said() -> None:
     result = derive(CELL, [odd, hungry], Window(1, 4), before=Count(retractions=1), after=Count(retractions=3), warnings=["of its own"])
     text = "\n".join(result.warnings)
     assert "of its own" in text
-    assert "67 tokens" in text
+    assert "1 of 1 prompts have not the 60 tokens of their context, but 67" in text
     assert "prefix cache" in text
     assert "retracted 2" in text
     assert "1 requests waited through the whole window" in text
-    near = derive(CELL, [record(1, first=1.2, prompt_tokens=65)], Window(1, 4))
-    assert not any("tokens by the server's count" in warning for warning in near.warnings)
+    near = derive(CELL, [record(1, first=1.2, prompt_tokens=62)], Window(1, 4))
+    assert not any("of their context" in warning for warning in near.warnings)
 
 
 def stream(rate: float, drift: float, rng: random.Random) -> RequestRecord:

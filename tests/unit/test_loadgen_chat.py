@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 
-from autotuner.loadgen.chat import Reply, read_reply, request_body
+from autotuner.loadgen.answers import ReadLog
+from autotuner.loadgen.chat import Reply, misfits, read_reply, request_body
 from autotuner.loadgen.lanes import with_limit
-from autotuner.loadgen.wire import ReadLog
 from autotuner.model.workload import Sampling
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -59,9 +59,20 @@ def test_totals_are_spread_over_chunks_only_at_the_end() -> None:
 
 def test_details_that_servers_add_are_taken() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
-    extension = {"spec_tokens_details": {"spec_verify_ct": 7}}
-    found = reply(text("a", 2), FINISH, {"choices": [], "usage": usage, "sglext": extension}, DONE)
-    assert (found.cached_tokens, found.verify_steps) == (4, 7)
+    details = {"spec_verify_ct": 7, "spec_num_correct_drafts": 11, "spec_num_proposed_drafts": 21, "spec_accept_length": 2.6}
+    found = reply(text("a", 2), FINISH, {"choices": [], "usage": usage, "sglext": {"spec_tokens_details": details}}, DONE)
+    assert (found.cached_tokens, found.verify_steps, found.accepted_tokens, found.drafted_tokens) == (4, 7, 11, 21)
+    assert found.step_tokens is None
+
+
+def test_an_answer_of_vllm_counts_the_tokens_of_its_steps_apart() -> None:
+    details = {"num_spec_steps": 43, "num_accepted_draft_tokens": 10, "num_draft_tokens": 129, "mean_acceptance_length": 1.2326}
+    last = {"choices": [], "usage": {"completion_tokens": 55}, "metrics": {"speculative_decoding": details}}
+    found = reply(text("a", 2), FINISH, last, DONE)
+    assert (found.verify_steps, found.step_tokens, found.accepted_tokens, found.drafted_tokens) == (43, 53, 10, 129)
+    odd = reply(text("a", 2), FINISH, {**last, "metrics": {"speculative_decoding": None, "x": 1}}, DONE)
+    assert (odd.verify_steps, odd.error) == (None, None)
+    assert reply(text("a", 2), FINISH, {**last, "metrics": "none"}, DONE).error is None
 
 
 def test_faults_have_names() -> None:
@@ -85,3 +96,49 @@ def test_a_body_is_json_with_and_without_its_limit() -> None:
     assert limited["ignore_eos"] is True
     assert limited["temperature"] == 0.5
     assert limited["messages"] == [{"role": "user", "content": 'say "hi"\u2028'}]
+
+
+def test_output_begins_after_reasoning_and_a_first_token_does_not() -> None:
+    found = reply(text("hm", 1, "reasoning"), text("so", 2, "reasoning_content"), text("", 2), text("a", 3), FINISH, total(3), DONE)
+    assert (found.chunks[0][0], found.first_output_ns) == (1, 4)
+    called = {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}
+    assert reply(text("hm", 1, "reasoning"), called, FINISH, total(2), DONE).first_output_ns == 2
+    assert reply(text("hm", 1, "reasoning"), FINISH, total(1), DONE).first_output_ns is None
+
+
+def test_events_without_data_are_nothing() -> None:
+    found = reply(b"data:\n\n", text("a", 1), b"data: \n\n", b"event: ping\n\n", FINISH, total(1), DONE)
+    assert (found.error, found.chunks) == (None, [(2, 1)])
+
+
+def test_an_error_object_in_place_of_an_answer_is_no_success() -> None:
+    assert reply(text("a", 1), {"object": "error", "message": "x", "code": 500}, FINISH, total(1), DONE).error == "in-band"
+
+
+def asked(prompt: int, cached: int | None = None, finish: str = "length") -> Reply:
+    return Reply(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=8, finish_reason=finish)
+
+
+def names(found: Reply, context: int | None = 1000, *, ignore_eos: bool = False) -> list[str]:
+    return [name for name, _ in misfits(found, context=context, ignore_eos=ignore_eos)]
+
+
+def test_a_prompt_must_have_the_length_that_was_asked_for_by_the_servers_own_count() -> None:
+    assert names(asked(1100)) == names(asked(900)) == []
+    assert names(asked(1101)) == names(asked(899)) == ["prompt-length"]
+    assert names(asked(76), 60) == []  # words cannot be cut
+    assert names(asked(77), 60) == ["prompt-length"]
+    assert names(asked(5000), None) == []
+
+
+def test_a_prompt_that_the_server_knew_already_measures_nothing() -> None:
+    assert names(asked(1000, cached=100)) == []
+    assert names(asked(1000, cached=101)) == ["cached-prompt"]
+    assert names(asked(60, cached=60), 60) == []  # the template
+    assert names(asked(1000, cached=1000), None) == []
+
+
+def test_an_answer_that_was_to_ignore_its_end_must_be_as_long_as_it_may() -> None:
+    assert names(asked(1000, finish="stop")) == []
+    assert names(asked(1000, finish="stop"), ignore_eos=True) == ["early-stop"]
+    assert names(asked(1000), ignore_eos=True) == []

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotuner import loadgen
+from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.frames import FrameReader, frame, packed_body, packed_exchanges, unpacked_body, unpacked_exchanges
 from autotuner.loadgen.hosttime import FRESH_S, TOLERANCE_NS, ClockSample, HostClock, moved, quickest
 from autotuner.loadgen.lanes import Exchange
 from autotuner.loadgen.remote import MODULES, OLDEST_PYTHON, program
 from autotuner.loadgen.supply import DEEPEST, QUEUE_BYTES, SHALLOWEST, Supply, queue_depth
-from autotuner.loadgen.wire import ReadLog
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuner.loadgen.wire import BodyReader, EventReader, ReadLog, WireError, read_answer, read_head
+from autotuner.loadgen.answers import BodyReader, EventReader, ReadLog, WireError, read_answer, read_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -39,6 +39,67 @@ def test_events_are_the_same_however_chunks_and_reads_are_cut(
     assert [data.decode() for _, _, data in answer.events] == texts
 
 
+text_of_a_field = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=12)
+odd_text = st.one_of(
+    text_of_a_field, st.sampled_from(["\u2028", "\u2029\u0085", "data: x", ":", " leading", "\x00", "\x0b\x0c\x1c", "[DONE]"])
+)
+fields = st.one_of(
+    st.tuples(st.just("data"), odd_text),
+    st.tuples(st.sampled_from(["event", "id", "retry", "unknown", "da", "datas", ""]), odd_text),
+)
+
+
+@st.composite
+def event_streams(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """Bytes of an event stream, and the events that are in it by the standard."""
+    out, expected = [draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))], []
+    for lines in draw(st.lists(st.lists(fields, max_size=5), max_size=6)):
+        data, name = [], b""
+        for key, value in lines:
+            colon = draw(st.sampled_from([":", ": "]))
+            out.append(f"{key}{colon}{value}".encode() + draw(st.sampled_from([b"\n", b"\r\n"])))
+            # One space after the colon is no part of the value, wherever it came from.
+            told = value.removeprefix(" ") if colon == ":" else value
+            if key == "data":
+                data.append(told.encode())
+            elif key == "event":
+                name = told.encode()
+        out.append(draw(st.sampled_from([b"\n", b"\r\n"])))
+        if data:
+            expected.append((name, b"\n".join(data)))
+    if draw(st.booleans()):
+        out.append(b"data: an event that no empty line ends")
+    return b"".join(out), expected
+
+
+@given(event_streams(), st.lists(st.integers(0, 3000)), st.lists(st.integers(0, 3000)))
+def test_any_split_of_the_same_bytes_yields_the_events_of_the_standard(
+    stream: tuple[bytes, list[tuple[bytes, bytes]]], chunk_cuts: list[int], read_cuts: list[int]
+) -> None:
+    raw, expected = stream
+    reader = EventReader()
+    assert [event for piece in split(raw, read_cuts) for event in reader.feed(piece)] == expected
+    answer = read_answer(logged(split(HEAD + chunked(*(piece for piece in split(raw, chunk_cuts) if piece)), read_cuts)))
+    assert [(name, data) for _, name, data in answer.events] == expected
+    byte_by_byte = EventReader()
+    assert [event for byte in raw for event in byte_by_byte.feed(bytes([byte]))] == expected
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400)))
+def test_no_bytes_break_the_readers_and_cuts_change_nothing(garbage: bytes, cuts: list[int]) -> None:
+    whole, cut = EventReader(), EventReader()
+    assert list(whole.feed(garbage)) == [event for piece in split(garbage, cuts) for event in cut.feed(piece)]
+    for raw in (garbage, HEAD + garbage):
+        try:
+            at_once = read_answer(logged([raw]))
+        except WireError:
+            with pytest.raises(WireError):
+                read_answer(logged(split(raw, cuts)))
+        else:
+            in_pieces = read_answer(logged(split(raw, cuts)))
+            assert (in_pieces.body, in_pieces.complete) == (at_once.body, at_once.complete)
+
+
 @given(events_text, st.lists(st.integers(0, 5000)), st.integers(0, 400))
 def test_a_cut_stream_is_never_complete_and_gives_a_prefix(texts: list[str], read_cuts: list[int], lost: int) -> None:
     stream = b"".join(b"data: " + text.encode() + b"\n\n" for text in texts)
@@ -63,6 +124,11 @@ def test_only_line_feeds_end_lines() -> None:
 def test_fields_comments_names_and_data_of_several_lines() -> None:
     text = b": hello\nid: 7\nevent: error\ndata:x\ndata: y\n\nretry: 5\n\n"
     assert list(EventReader().feed(text)) == [(b"error", b"x\ny")]
+
+
+def test_a_byte_order_mark_stands_before_the_first_field_only() -> None:
+    mark = b"\xef\xbb\xbf"
+    assert list(EventReader().feed(mark + b"data: 1\n\n" + mark + b"data: 2\n\n")) == [(b"", b"1")]
 
 
 def test_a_huge_event_in_many_pieces_costs_no_more_than_its_size() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuner.engines.base import Counters
+from autotuner.engines.base import Counters, Gauges
+from autotuner.engines.prometheus import parse_prometheus, total
 from autotuner.engines.sglang import SglangEngine
-from autotuner.engines.sglang.metrics import parse_prometheus, total
 from autotuner.model.configuration import Configuration
 
 DATA = Path(__file__).parents[1] / "data" / "sglang"
@@ -139,7 +139,9 @@ def test_nothing_said_is_nothing_known() -> None:
 
 
 def test_counters_of_a_real_page() -> None:
-    assert ENGINE.counters(text("metrics_ar.prom")) == Counters(generation_tokens=2744017.0, cached_tokens=316321.0)
+    page = text("metrics_ar.prom")
+    assert ENGINE.counters(page) == Counters(generation_tokens=2744017.0, decoded_tokens=2744018.0, cached_tokens=316321.0)
+    assert ENGINE.gauges(page) == Gauges(running=0.0, queued=0.0, kv_usage=0.0)
 
 
 def test_ranks_are_counted_once_and_replicas_all() -> None:

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+from scipy import stats
 
 from autotuner.decide.statistics import MIN_PAIRS, compare, pooled_variance
 
@@ -16,6 +17,14 @@ def test_four_pairs_give_a_paired_interval_that_drift_does_not_widen():
     assert found.method == "paired"
     assert found.ratio == pytest.approx(1.1, rel=1e-3)
     assert 1.095 < found.low < 1.1 < found.high < 1.105
+
+
+def test_the_paired_interval_is_scipys():
+    source = random.Random(3)
+    baseline, candidate = ([100 * math.exp(source.gauss(0, 0.05)) for _ in range(6)] for _ in range(2))
+    found = compare(baseline, candidate, confidence=0.99)
+    reference = stats.ttest_rel([math.log(value) for value in candidate], [math.log(value) for value in baseline]).confidence_interval(0.99)
+    assert (math.log(found.low), math.log(found.high)) == (pytest.approx(reference.low), pytest.approx(reference.high))
 
 
 def test_fewer_pairs_without_a_pooled_variance_are_inconclusive():

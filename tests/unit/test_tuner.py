@@ -32,6 +32,7 @@ class Lab:
 
     def __init__(self):
         self.launched = []
+        self.again = []
         self.now = 0.0
         self.script = {}
 
@@ -50,6 +51,7 @@ class Lab:
         cells = tuple(
             b.cell_result(job.cell, **values | ({"output_tok_s": 900.0 * wobble} if job.cell.concurrency > 1 else {})) for job in trial.jobs
         )
+        self.again.append(dict(trial.again(cells)))
         return Measured(cells=cells, effective={}, launch=LaunchFacts(argv=("server",)))
 
 
@@ -93,15 +95,34 @@ def test_baseline_then_seeds_then_search_then_predicted_then_confirmation(tmp_pa
     assert night.lab.launched[0][1] == BASE
 
 
-def test_the_confirmation_alternates_baseline_and_finalists_on_the_cells_of_the_workloads(tmp_path):
+def test_the_confirmation_goes_back_and_forth_between_baseline_and_finalists_on_the_cells_of_the_workloads(tmp_path):
     night = Night(tmp_path)
     night.run()
     confirmations = [row for row, phase in zip(night.lab.launched, night.phases, strict=True) if phase is Phase.CONFIRM]
     configs = [config for _, config, _ in confirmations]
-    line_up = configs[: configs.index(BASE, 1)]
-    assert configs == line_up * 4
+    line_up = list(dict.fromkeys(configs))
     assert line_up[0] == BASE
+    assert len(line_up) > 1
+    assert configs == [*line_up, *line_up[::-1]] * 2
     assert {keys for _, _, keys in confirmations} == {("ctx60-c1-out256", "ctx2000-c1-out256", "ctx60-c128-out256")}
+
+
+def test_only_a_launch_that_would_lead_is_measured_again_and_no_confirmation(tmp_path):
+    night = Night(tmp_path)
+    night.run()
+    records = [record for record in night.store.trials() if record.measured]
+    asked = dict(zip([record.number for record in records], night.lab.again, strict=True))
+    assert asked[0] == {}, "the baseline was not chosen"
+    assert "ctx60-c1-out256" in asked[1], "the seed is faster than the baseline"
+    assert asked[1]["ctx60-c1-out256"] == "user_tok_s"
+    best = 0.0
+    for record in records:
+        value = record.cells[0]["user_tok_s"]
+        if record.phase is not Phase.CONFIRM and record.number > 0:
+            assert ("ctx60-c1-out256" in asked[record.number]) == (value > best)
+        if record.phase is not Phase.CONFIRM:
+            best = max(best, value)
+    assert all(asked[record.number] == {} for record in records if record.phase is Phase.CONFIRM)
 
 
 def test_the_best_configuration_is_found_and_the_events_say_how_far_it_is(tmp_path):

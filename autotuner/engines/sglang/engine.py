@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from autotuner.engines.base import Counters, Endpoints, Engine
+from autotuner.engines.base import Counters, Endpoints, Engine, Gauges
 from autotuner.engines.sglang import argv as command_line
 from autotuner.engines.sglang import dialect as dialects
 from autotuner.engines.sglang import failures, metrics, probe, readback, reading, render, reserved, stages
@@ -91,6 +91,10 @@ class SglangEngine(Engine):
     def counters(self, metrics_text: str) -> Counters:
         """Counters from ``/metrics``."""
         return metrics.counters(metrics_text)
+
+    def gauges(self, metrics_text: str) -> Gauges:
+        """Gauges from ``/metrics``."""
+        return metrics.gauges(metrics_text)
 
     def _address(self, host: Host) -> tuple[str, ...]:
         args = ["--model-path", host.model.path, "--host", host.endpoint.address, "--port", str(host.endpoint.port)]

@@ -1,4 +1,4 @@
-"""Statistics: is one configuration better than another, given launches of both?
+"""Is one configuration better than another, given launches of both?
 
 Launches are the unit of repetition: windows within one launch share its memory layout, clocks and caches, and are not independent.
 """
@@ -45,10 +45,14 @@ class Comparison:
 
 
 def pooled_variance(groups: Iterable[Sequence[float]]) -> PooledVariance | None:
-    """Pool the variance of log values over groups of launches of one configuration each; ``None`` without a group of two."""
+    """Pool the variance of log values over groups of launches of one configuration each; ``None`` without a group of two.
+
+    Values that are not positive and finite are left out. Source: the within-groups mean square of one-way analysis of variance, Snedecor
+    and Cochran, *Statistical Methods*, chapter 12.
+    """
     squares, df = 0.0, 0
     for group in groups:
-        logs = [math.log(value) for value in group if value > 0]
+        logs = [math.log(value) for value in group if 0 < value < math.inf]
         if len(logs) >= 2:
             mean = fmean(logs)
             squares += sum((value - mean) ** 2 for value in logs)
@@ -63,11 +67,11 @@ def compare(
 
     With ``MIN_PAIRS`` pairs, a t interval of the paired log ratios, which cancels drift between rounds. With fewer, but two at least, a t
     interval from the pooled launch-to-launch variance, if that has enough degrees of freedom. Otherwise no interval: such a result is
-    inconclusive.
-    Raises ``ValueError`` when either side is empty or not positive.
+    inconclusive. Source: the paired t test, Student, Biometrika 6 (1908) 1-25, on logarithms, so that it speaks of ratios.
+    Raises ``ValueError`` when either side is empty, not positive or not finite.
     """
-    if not baseline or not candidate or min(*baseline, *candidate) <= 0:
-        msg = "both sides need at least one positive value"
+    if not baseline or not candidate or not all(0 < value < math.inf for value in (*baseline, *candidate)):
+        msg = "both sides need at least one value, and finite positive ones only"
         raise ValueError(msg)
     pairs = min(len(baseline), len(candidate))
     logs = [math.log(mine / theirs) for theirs, mine in zip(baseline, candidate, strict=False)]

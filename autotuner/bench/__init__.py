@@ -1,0 +1,1 @@
+"""Bench: the measuring machinery against a server that somebody else runs."""

@@ -1,0 +1,1 @@
+"""vLLM, as far as measuring an endpoint of it needs."""
