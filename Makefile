@@ -75,8 +75,12 @@ demo: $(RUNTIME)
 
 # --- checks -----------------------------------------------------------------------------------------------------------------
 
+WORKERS ?= auto
+# Files in their order: what takes long comes first, and the short unit tests fill what is left.
+SPREAD := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(DEV)
-	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -ra $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) --cov --cov-report=term:skip-covered -ra $(PYTEST_ARGS)
 
 CELLS ?= whole
 KILLS ?= 30
