@@ -15,9 +15,8 @@ def free_port() -> int:
     """A port on which nobody listens, from those of this worker of pytest-xdist: the server of a test has it whenever it starts."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     begin = PORTS.start + worker * PORTS_OF_A_WORKER % len(PORTS)
-    chance = random.SystemRandom()  # tests seed the other one
-    for _ in range(PORTS_OF_A_WORKER):
-        port = chance.randrange(begin, begin + PORTS_OF_A_WORKER)
+    own = range(begin, begin + PORTS_OF_A_WORKER)
+    for port in random.SystemRandom().sample(own, len(own)):  # tests seed the other source
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -25,4 +24,4 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
-    raise AssertionError(f"no port is free between {begin} and {begin + PORTS_OF_A_WORKER}")
+    raise AssertionError(f"no port is free in {own}")
