@@ -250,6 +250,7 @@ def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: R
         worker.close()
 
 
+@pytest.mark.alone
 def test_lanes_end_by_themselves_when_the_tuner_falls_silent(engine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotuner.loadgen.remote.SILENCE_S", 1.0)
     worker = RemoteWorker(LocalTransport(), ["python3"], HostClock())
