@@ -1,9 +1,10 @@
 # Targets for people and for CI. `make demo` and `make test` need Python 3.11 or newer with its venv module, and nothing else.
 #
 #   make demo    tune a simulated host end to end, in ./demo (no GPU needed)
-#   make test    all tests with coverage; AUTOTUNER_HOST_TESTS=1 adds those that boot hosts of their own, as root
+#   make test    all tests with coverage; AUTOTUNER_HOST_TESTS=1 adds those that boot hosts of their own, as root; on all processors
+#                (WORKERS=0 for one test after the other; PYTEST_ARGS="-k word" for some of them)
 #   make test-hosts  as root: every fault in every phase of a night, on three booted hosts, into build/matrix
-#                (CELLS=representative for a third of it, KILLS=300 for more kills at random instants)
+#                (CELLS=representative for the part of it that runs in CI, KILLS=300 for more kills at random instants)
 #   make test-hosts-vm  as root, by hand: the faults that need a machine of its own (power cuts, clocks, memory, a bad line), on an
 #                emulated one, into build/matrix-vm; takes hours on a busy machine (VM="power-cut or netem" for some of them)
 #   make check   lint, types, import contracts, documents of the command line, tests
@@ -76,8 +77,14 @@ demo: $(RUNTIME)
 
 # --- checks -----------------------------------------------------------------------------------------------------------------
 
+WORKERS ?= auto
+# Files in their order: what takes long comes first, and the short unit tests fill what is left.
+SPREAD := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Without booted hosts nothing of what reaches them over SSH is covered.
+COVERED := $(if $(filter 1,$(AUTOTUNER_HOST_TESTS)),,--cov-fail-under=80)
+
 test: $(DEV)
-	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -ra $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) --cov --cov-report=term:skip-covered $(COVERED) -ra $(PYTEST_ARGS)
 
 CELLS ?= whole
 KILLS ?= 30

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.workers"]
 
 HOST_TESTS = "AUTOTUNER_HOST_TESTS"
 NEEDS_HOST = f"host test: set {HOST_TESTS}=1 to run it"

@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import yaml
 from autotuner.loadgen.control import ControlClient
 from autotuner.services.hostside import STATE
 from autotuner.services.onhost import processes
+from tests.ports import free_port
 
 AUTOTUNER = (sys.executable, "-c", "from autotuner.cli.main import main; main()")
 PATIENCE_S = 90.0
@@ -31,12 +31,6 @@ GPU = {"name": "NVIDIA B300 SXM6 AC", "count": 8, "memory_gib": 275, "sm": 103, 
 TINY = ("--contexts", "60", "--concurrency", "1,2", "--output-tokens", "8", "--window", "0.1", "--warmup", "0")
 """The smallest matrix in which the three built-in workloads have two cells."""
 BASELINE = {"max_running": 64, "chunked_prefill": 8192}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], object], what: str) -> None:

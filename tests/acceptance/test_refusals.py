@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -40,9 +41,11 @@ def test_what_serves_is_not_stopped_where_the_document_says_that_nothing_does(la
 def test_a_second_tuner_is_refused_with_the_name_of_the_first_which_goes_on(lab: Lab) -> None:
     first = lab.start_night(trials=2)
     first.wait_for(event="StageReached", stage="ready")
+    first.process.send_signal(signal.SIGSTOP)  # else it may be done before the second one has begun
 
     second = lab.tune("--new-study", trials=1)
 
+    first.process.send_signal(signal.SIGCONT)
     assert_refused(second, f"(pid {first.process.pid})", "wait until that has ended")
     done = first.end()
     assert done.code == 0, done.err

@@ -29,11 +29,16 @@ _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 
 def until(condition: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S) -> None:
-    """Wait until something holds. Raises ``AssertionError`` when it never does."""
+    """Wait until something holds. Raises ``AssertionError`` when it never does.
+
+    Most questions cost a process on the host: they become rarer, so that tests that wait leave the processors to those that work.
+    """
     deadline = time.monotonic() + patience_s
+    pause_s = 0.02
     while not condition():
         assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.1)
 
 
 class Machine(Production):

@@ -67,6 +67,7 @@ def said_about_the_way(found: CellMeasurement) -> list[str]:
     return [warning for warning in found.result.warnings if "waited" in warning or "clock" in warning or "kernel" in warning]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("concurrency", [1, 16])
 def test_a_server_is_measured_alike_from_the_controller_and_on_its_host(
     serving: Machine, host: tuple[SshTransport, Fleet], concurrency: int

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,16 +19,11 @@ from pathlib import Path
 import httpx
 
 from autotuner.services.onhost.processes import SERVICE_MARK, service_mark
+from tests.ports import free_port
 
 HARDWARE = {"ct200": {"memory_gib": 96.0, "sm": 120, "link": "pcie"}, "b300": {"memory_gib": 275.0, "sm": 103, "link": "nvlink"}}
 PATIENCE_S = 30.0
 _MADE = re.compile(rb'"completion_tokens": (\d+)')
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass

@@ -56,6 +56,7 @@ def test_tokens_rates_and_acceptance_are_those_that_the_server_sent(server: Scri
     assert result.metrics["output_tok_s"] > result.metrics["user_tok_s"]
 
 
+@pytest.mark.alone
 def test_the_rate_in_the_window_is_the_servers_own_in_the_same_time(server: ScriptedServer) -> None:
     found = measure(server, "plain", concurrency=8, output_tokens=480)
     last = max(at for record in found.records for at, _ in record.chunks)
@@ -142,6 +143,7 @@ def test_a_server_that_dies_in_a_cell_ends_the_cell_and_keeps_what_was_there(ser
     assert any("cut short" in warning for warning in found.result.warnings)
 
 
+@pytest.mark.alone
 def test_a_stop_interrupts_within_a_second_and_no_connection_is_left(server: ScriptedServer) -> None:
     measure(server, "plain")  # workers are there
     stop_at = time.monotonic() + 0.8

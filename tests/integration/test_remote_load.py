@@ -26,7 +26,8 @@ from autotuner.model.workload import Cell, Sampling
 from autotuner.transports.base import Stream
 from autotuner.transports.local import LocalTransport
 from tests.halt import Halt
-from tests.integration.simulated import Running, free_port, server
+from tests.integration.simulated import Running, server
+from tests.ports import free_port
 from tests.small_cells import ENDLESS, PATH, PLAN, measure
 
 FLAGS = ("--tp-size", "8", "--ep-size", "8", "--enable-metrics")
@@ -98,6 +99,7 @@ def resting(host: Fleet) -> RemoteWorker:
     return worker
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("concurrency", [1, 16])
 def test_a_cell_is_the_same_wherever_its_load_comes_from(engine: Running, host: Fleet, concurrency: int) -> None:
     here = measure(engine.url, None, concurrency=concurrency)
@@ -154,6 +156,7 @@ def test_one_lane_is_measured_from_the_end_of_an_answer_to_the_end_of_an_answer_
     assert result.requests == round(whole)
 
 
+@pytest.mark.alone
 def test_a_long_way_to_the_host_slows_no_lane_down_even_when_answers_are_short(engine: Running) -> None:
     far = host_fleet(FarTransport())
     try:
@@ -278,6 +281,7 @@ def test_a_report_that_crosses_a_stop_brings_the_host_no_more_requests(engine: R
         worker.close()
 
 
+@pytest.mark.alone
 def test_lanes_end_by_themselves_when_the_tuner_falls_silent(engine: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotuner.loadgen.remote.SILENCE_S", 1.0)
     worker = RemoteWorker(LocalTransport(), ["python3"], HostClock())

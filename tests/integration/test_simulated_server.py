@@ -194,16 +194,19 @@ def is_as_predicted(running: Running, profile: str, serving: Serving, lanes: int
     assert measured == pytest.approx(expected, rel=0.15)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_throughput_over_pcie_is_that_of_the_pure_model(tree: Running, lanes: int) -> None:
     is_as_predicted(tree, "ct200", Serving(ep=8, spec="ddtree", max_running=64, graph_max_batch=64), lanes)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("lanes", [1, 32, 64, 256])
 def test_throughput_over_nvlink_is_that_of_the_pure_model(nvlink: Running, lanes: int) -> None:
     is_as_predicted(nvlink, "b300", Serving(spec="ddtree", max_running=256, graph_max_batch=256), lanes)
 
 
+@pytest.mark.alone
 def test_requests_beyond_the_running_ones_wait_in_a_queue(tmp_path: Path) -> None:
     with server(tmp_path, "--tp-size", "8", "--max-running-requests", "2", *MEASURING, profile="b300") as running:
         running.wait_ready()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text().replace('pytest_plugins = ["pytester"]', "")
+CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text().replace('pytest_plugins = ["pytester", "tests.workers"]', "")
 
 SUITE = """
     import pytest

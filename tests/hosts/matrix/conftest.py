@@ -14,10 +14,8 @@ from tests.hosts.matrix.cells import REPRESENTATIVE
 CELLS = os.environ.get("AUTOTUNER_MATRIX", "representative")
 """``representative``, ``whole`` or ``none``. Everything here is read when the module is loaded: the tests' own environment is cleaned
 later."""
-SHARD, SHARDS = map(int, os.environ.get("AUTOTUNER_MATRIX_SHARD", "0/1").split("/"))
-"""Which part of the cells runs here."""
 KILLS = int(os.environ.get("AUTOTUNER_MATRIX_KILLS", "30"))
-"""How often a tuner is killed at a random instant, by all shards together."""
+"""How often a tuner is killed at a random instant, on all hosts together."""
 
 VIRTUAL = os.environ.get("AUTOTUNER_VM_TESTS") == "1"
 """Whether the cells on virtual hosts run, and nothing else."""
@@ -32,13 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A whole run of the tests leaves the matrix out, which takes long and has a command of its own.
 
-    Asked for by its folder it is what ``AUTOTUNER_MATRIX`` says, of which this shard takes its part; asked for by name a cell always runs.
+    Asked for by its folder it is what ``AUTOTUNER_MATRIX`` says; asked for by name a cell always runs.
     """
     mine = [item for item in items if Path(__file__).parent in item.path.parents]
     arguments = [str(argument) for argument in config.args]
     if config.option.keyword or any("::" in argument for argument in arguments):
         return
-    chosen = [item for item in mine if _wanted(item)][SHARD::SHARDS] if any("matrix" in argument for argument in arguments) else []
+    chosen = [item for item in mine if _wanted(item)] if any("matrix" in argument for argument in arguments) else []
     gone = set(mine) - set(chosen)
     config.hook.pytest_deselected(items=list(gone))
     items[:] = [item for item in items if item not in gone]

@@ -5,7 +5,7 @@ O2 nothing of ours is left on the host: no unit, timer, lease, session or proces
 O3 at most one engine at every sample
 O4 every acknowledged result is kept, once, and no trial is left open by a tuner that ended by itself
 O5 what the tuner said, and its exit code, are true
-O6 other hosts are unaffected: the shards of the matrix run side by side, and each judges its own host
+O6 other hosts are unaffected: cells run side by side, each on a host of its own that it judges
 """
 
 from __future__ import annotations

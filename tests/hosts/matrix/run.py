@@ -1,6 +1,6 @@
 """``python -m tests.hosts.matrix.run``: the fault matrix on three hosts side by side, then its numbers and its table.
 
-Each host has a pytest of its own, so that whatever happens on one is judged without the others.
+Each host belongs to one worker of pytest-xdist, which takes the next cell when it is done with the one before.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,15 +18,13 @@ from pathlib import Path
 from tests.hosts.base import Base
 from tests.hosts.matrix import results
 
-SHARDS = 3
+HOSTS = 3
 FOLDER = Path(__file__).parent
-NOTHING_RAN = 5
-"""Exit code of a pytest to whose share nothing fell."""
 _DOWN_S = 60.0
 
 
 def main() -> int:
-    """Run the shards to their end; 0 when every cell, control and kill was as it must be."""
+    """Run it to its end; 0 when every cell, control and kill was as it must be."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--cells", choices=["representative", "whole", "none"], default="whole", help="which cells to run")
     parser.add_argument("--kills", type=int, default=30, help="how often a tuner is killed at a random instant")
@@ -37,52 +36,51 @@ def main() -> int:
         old.unlink()
     Base().ensure()
     begin = time.monotonic()
-    shards = [_start(shard, args.cells, args.kills, out) for shard in range(SHARDS)]
+    tests = _start(args.cells, args.kills, out)
     try:
-        _follow(shards, out / "cells")
-    except KeyboardInterrupt:  # the shards had the signal, too, and bring their hosts down
+        _follow(tests, out / "cells")
+    except KeyboardInterrupt:
         _say("interrupted: the hosts are brought down")
-        for shard in shards:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                shard.wait(_DOWN_S)
+        tests.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tests.wait(_DOWN_S)
         return 130
     finally:
-        for shard in shards:
-            shard.kill()
-            shard.wait()
-    codes = [shard.returncode for shard in shards]
+        if tests.poll() is None:
+            os.killpg(tests.pid, signal.SIGKILL)
+            tests.wait()
     found = results.read(out / "cells")
     numbers = {**results.summary(found), "minutes": round((time.monotonic() - begin) / 60, 1)}
     (out / "results.json").write_text(json.dumps({"summary": numbers, "results": found}, indent=1) + "\n")
     (out / "table.md").write_text(results.table(found) + "\n")
     _say(json.dumps(numbers, indent=1))
-    _say(f"results: {out}/results.json, table: {out}/table.md, logs: {out}/shard-*.log")
-    if any(code not in (0, NOTHING_RAN) for code in codes) or not found:
-        _say(f"error: the shards ended with {codes}")
+    _say(f"results: {out}/results.json, table: {out}/table.md, log: {out}/tests.log")
+    if tests.returncode != 0 or not found:
+        _say(f"error: the tests ended with {tests.returncode}")
         return 1
     return 0
 
 
-def _start(shard: int, cells: str, kills: int, out: Path) -> subprocess.Popen[bytes]:
+def _start(cells: str, kills: int, out: Path) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "AUTOTUNER_HOST_TESTS": "1",
         "AUTOTUNER_MATRIX": cells,
-        "AUTOTUNER_MATRIX_SHARD": f"{shard}/{SHARDS}",
         "AUTOTUNER_MATRIX_KILLS": str(kills),
         "AUTOTUNER_MATRIX_RESULTS": str(out / "cells"),
     }
     argv = [sys.executable, "-m", "pytest", str(FOLDER), "-q", "--tb=short", "--durations=0", "-p", "no:cacheprovider"]
-    argv += [f"--basetemp={out}/tests-{shard}", "-o", "tmp_path_retention_policy=failed"]
-    with (out / f"shard-{shard}.log").open("wb") as log:
-        return subprocess.Popen(argv, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    argv += [f"--numprocesses={HOSTS}", "--dist=load", "--maxschedchunk=1"]
+    argv += [f"--basetemp={out}/tests", "-o", "tmp_path_retention_policy=failed"]
+    with (out / "tests.log").open("wb") as log:
+        return subprocess.Popen(argv, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-def _follow(shards: list[subprocess.Popen[bytes]], folder: Path) -> None:
+def _follow(tests: subprocess.Popen[bytes], folder: Path) -> None:
     """Say what came of each cell as it ends."""
     told: set[tuple[str, str]] = set()
     while True:
-        over = all(shard.poll() is not None for shard in shards)
+        over = tests.poll() is not None
         found = results.read(folder)
         for result in found:
             if (result["kind"], result["cell"]) in told:

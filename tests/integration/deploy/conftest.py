@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from autotuner.services.hostside import HostSide
 from autotuner.services.onhost import processes
 from autotuner.services.process import ProcessManager
 from autotuner.transports.local import LocalTransport
+from tests.ports import free_port
 
 DATA = Path(__file__).parents[2] / "data" / "deploy"
 SERVER = str(DATA / "sglang_like.py")
@@ -189,9 +189,6 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    made = Stage(folder=tmp_path, port=port)
+    made = Stage(folder=tmp_path, port=free_port())
     yield made
     made.clean()

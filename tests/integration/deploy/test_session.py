@@ -195,7 +195,7 @@ def test_never_ready(stage) -> None:
 
 
 def test_hung_in_a_stage(stage) -> None:
-    stage.limits["stage_timeout_s"] = 1.0
+    stage.limits["stage_timeout_s"] = 3.0
     with stage.session() as session, pytest.raises(InfeasibleConfig, match=r"no progress for \d+ s in stage load") as caught:
         launch(session, stage, "--silent")
     assert (caught.value.failure.kind, caught.value.failure.stage) == ("hung", LaunchStage.LOAD)
