@@ -100,14 +100,6 @@ class BodyReader:
         self._left = 0
         self._state: Callable[[], bytes | None] = self._read_head
 
-    @classmethod
-    def of(cls, log: ReadLog) -> BodyReader:
-        """A reader that has seen the whole log."""
-        reader = cls()
-        for _, data in log.reads:
-            reader.feed(data)
-        return reader
-
     def feed(self, data: bytes) -> bytes:
         """The part of the body that these bytes complete. Raises ``WireError`` of kind ``malformed``."""
         self._buffer += data
@@ -148,11 +140,7 @@ class BodyReader:
         end = self._buffer.find(b"\r\n")
         if end < 0:
             return None
-        text = self._buffer[:end].partition(b";")[0].strip()
-        try:
-            self._left = int(text, 16)
-        except ValueError:
-            raise WireError("malformed", f"chunk size is {text[:40]!r}") from None
+        self._left = _chunk_size(self._buffer[:end])
         self._buffer = self._buffer[end + 2 :]
         self._state = self._read_chunk if self._left else self._read_trailer
         return b""
@@ -254,3 +242,26 @@ def read_answer(log: ReadLog) -> Answer:
     if log.end_ns is not None:
         reader.eof()
     return Answer(reader.head, tuple(found), b"".join(body), reader.complete)
+
+
+def chunks_end(body: bytes) -> bool:
+    """Whether a body in chunks, without its head, is complete: goes from chunk to chunk and looks at nothing in between.
+
+    Raises ``WireError`` of kind ``malformed``.
+    """
+    at = 0
+    while (end := body.find(b"\r\n", at)) >= 0:
+        size = _chunk_size(body[at:end])
+        at = end + 2
+        if size == 0:
+            return body.startswith(b"\r\n", at) or body.find(b"\r\n\r\n", at) >= 0
+        at += size + 2
+    return False
+
+
+def _chunk_size(line: bytes) -> int:
+    text = line.partition(b";")[0].strip()
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise WireError("malformed", f"chunk size is {text[:40]!r}") from None

@@ -55,12 +55,15 @@ class ClosedLoop:
 
     async def _send(self, exchange: Exchange, body: bytes, on_read: Callable[[], None]) -> None:
         try:
-            await self._client.post(
+            request = self._client.build_request(
+                "POST",
                 self._share.chat_path,
                 content=body,
                 headers={"content-type": "application/json", "accept-encoding": "identity", **dict(self._share.headers)},
                 extensions={"log": exchange.log, "on_read": on_read},
             )
+            # All of the answer is in the log by then; it is read when nothing is measured any more.
+            await (await self._client.send(request, stream=True)).aclose()
         except HTTPX_ERRORS as error:
             exchange.failed(error_class(error), str(error))
 

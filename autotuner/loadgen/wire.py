@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from autotuner.loadgen.answers import BodyReader, Head, ReadLog, WireError, read_head
+from autotuner.loadgen.answers import Head, ReadLog, WireError, chunks_end, read_head
 
 SO_TIMESTAMPNS = 35
 """Linux; the socket module does not name it. The control message has the same number."""
@@ -263,6 +263,7 @@ class _Framing:
         self.received = received
         self._chunked = head.chunked
         self._length = head.length
+        self._head_size = head.size
         self._tail = b""
 
     def ended(self, data: bytes, log: ReadLog) -> bool:
@@ -271,5 +272,5 @@ class _Framing:
         if not self._chunked:
             return False
         self._tail = (self._tail + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
-        # The same bytes may stand inside a chunk, so what looks like the end is read properly, once.
-        return self._tail == LAST_CHUNK and BodyReader.of(log).complete
+        # The same bytes may stand inside a chunk, so what looks like the end is looked at properly.
+        return self._tail == LAST_CHUNK and chunks_end(b"".join([data for _, data in log.reads])[self._head_size :])
