@@ -46,9 +46,7 @@ def main() -> int:
             tests.wait(_DOWN_S)
         return 130
     finally:
-        if tests.poll() is None:
-            os.killpg(tests.pid, signal.SIGKILL)
-            tests.wait()
+        _end(tests)
     found = results.read(out / "cells")
     numbers = {**results.summary(found), "minutes": round((time.monotonic() - begin) / 60, 1)}
     (out / "results.json").write_text(json.dumps({"summary": numbers, "results": found}, indent=1) + "\n")
@@ -74,6 +72,18 @@ def _start(cells: str, kills: int, out: Path) -> subprocess.Popen[bytes]:
     argv += [f"--basetemp={out}/tests", "-o", "tmp_path_retention_policy=failed"]
     with (out / "tests.log").open("wb") as log:
         return subprocess.Popen(argv, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _end(tests: subprocess.Popen[bytes]) -> None:
+    """Interrupted: the tests power their hosts off first."""
+    if tests.poll() is not None:
+        return
+    tests.send_signal(signal.SIGINT)
+    try:
+        tests.wait(60)
+    except subprocess.TimeoutExpired:
+        os.killpg(tests.pid, signal.SIGKILL)
+        tests.wait()
 
 
 def _follow(tests: subprocess.Popen[bytes], folder: Path) -> None:
