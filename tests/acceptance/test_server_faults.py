@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.lab import Done, Lab
 
-AFTER_CALIBRATION = 10
+AFTER_CALIBRATION = 18
 """Requests that size the prompts come first on the first launch; a fault of a later launch strikes the cells at once."""
 AFTER_HANG = 3
 FAULTS = {

@@ -175,9 +175,7 @@ def test_a_host_that_is_tuned_is_left_alone_until_it_is_taken_over(person: Perso
         assert person.active() == ["inactive", "inactive"]
         assert "candidate-1" in person.service("logs", "--candidate")[2]
 
-        tuner.kill()
-        tuner.wait()
-        assert person.service("restore")[0] == 4  # it was heard of a moment ago
+        # A tuner elsewhere counts as long as the host has heard of it; of one on this machine it is seen at once that it is gone.
         code, out, err = person.service("restore", "--take-over")
         assert code == 0, err
         assert "far: restored; the host was held by ada@farbox since " in out
