@@ -156,7 +156,7 @@ def test_the_journal_of_production_is_printed(person: Person) -> None:
 
 
 def test_a_host_that_is_tuned_is_left_alone_until_it_is_taken_over(person: Person) -> None:
-    with tuning(person) as tuner:
+    with tuning(person):
         shown = person.shown()
         assert (shown["lease"]["holder"], shown["lease"]["purpose"], shown["lease"]["alive"]) == ("ada@farbox", "tune far", True)
         assert 0 < shown["lease"]["expires_s"] <= 600
