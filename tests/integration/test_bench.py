@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import signal
 import ssl
@@ -14,19 +15,16 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-import itertools
 from typing import Self
 
-from certificates import certificate
-from simulated import Running, free_port, server
+import pytest
 
 from autotuner.cli.main import run
 from autotuner.loadgen.fleet import fleet
 from autotuner.model.measurement import METRICS
+from tests.integration.certificates import certificate
+from tests.integration.simulated import Running, server
+from tests.ports import free_port
 
 KEY = "sk-not-to-be-seen"
 SMALL = ["--window", "1", "--warmup", "0.3", "--output-tokens", "12"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import ipaddress
 import ssl
 import time
 from collections.abc import Iterator
@@ -12,10 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from autotuner.loadgen.answers import ReadLog
 from autotuner.loadgen.cells import THROWN_AWAY, CellPlan
@@ -25,6 +19,7 @@ from autotuner.loadgen.validity import relaxed
 from autotuner.loadgen.wire import Connection, realtime_offset_ns
 from autotuner.model.workload import Sampling
 from tests.halt import Halt
+from tests.integration.certificates import certificate
 from tests.scripted_server import PLAN, ScriptedServer, measure
 
 
@@ -84,29 +79,6 @@ def test_attempts_ask_other_questions_than_the_ones_before(server: ScriptedServe
     texts = [str(request["messages"][0]["content"]) for request in server.requests]  # type: ignore[index]
     assert len({text[:14] for text in texts}) == len(texts)
     assert len({text[15:] for text in texts}) < len(texts)
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for this machine's own address that vouches for itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server of a test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "certificate.pem", folder / "key.pem"
-    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    return paths
 
 
 def test_behind_tls_times_are_the_clients_own_and_the_cell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
