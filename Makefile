@@ -69,7 +69,7 @@ DEMO := --space search_spaces/sglang-kimi-k26.yaml --trials 10 --confirm-rounds 
   --contexts 60,1024 --concurrency 1,16 --output-tokens 16 --window 0.3 --warmup 0.15 --recommendations demo/recommendations
 
 demo: $(RUNTIME)
-	@mkdir -p demo; start=$$SECONDS; \
+	@rm -rf demo/state; mkdir -p demo; start=$$SECONDS; \
 	echo "+ autotuner --state-dir demo/state tune hosts/simulated-b300.yaml $(DEMO)" >&2; \
 	$(BIN)/autotuner --state-dir demo/state tune hosts/simulated-b300.yaml $(DEMO); \
 	echo "demo: $$((SECONDS - start)) s, set-up not counted" >&2; \
