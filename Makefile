@@ -65,7 +65,7 @@ setup: $(DEV)
 
 # --- demo -------------------------------------------------------------------------------------------------------------------
 
-DEMO := --space search_spaces/sglang-kimi-k26.yaml --trials 10 --confirm-rounds 2 \
+DEMO := --space search_spaces/sglang-kimi-k26.yaml --trials 9 --confirm-rounds 2 \
   --contexts 60,1024 --concurrency 1,16 --output-tokens 16 --window 0.3 --warmup 0.15 --recommendations demo/recommendations
 
 demo: $(RUNTIME)

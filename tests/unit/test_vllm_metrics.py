@@ -29,6 +29,20 @@ def test_counters_and_gauges_of_a_page_with_speculation() -> None:
     assert metrics.gauges(page("metrics_spec.prom")) == Gauges(running=6, queued=2, kv_usage=0.4508602)
 
 
+def test_a_page_of_a_real_server_after_ngram_speculation() -> None:
+    real = gzip.decompress((DATA / "vllm" / "metrics_0.32.0_ngram.prom.gz").read_bytes()).decode()
+    assert metrics.counters(real) == Counters(
+        generation_tokens=9437,
+        decoded_tokens=9437,
+        verify_steps=929,
+        drafted_tokens=3699,
+        accepted_tokens=1922,
+        retractions=0,
+        cached_tokens=0,
+    )
+    assert metrics.gauges(real) == Gauges(running=0, queued=0, kv_usage=0)
+
+
 def test_engines_behind_one_page_are_added_and_the_fullest_cache_counts() -> None:
     found = metrics.counters(page("metrics_spec_dp2.prom"))
     assert (found.generation_tokens, found.verify_steps, found.accepted_tokens, found.retractions) == (752 + 753, 600, 888, 3)
