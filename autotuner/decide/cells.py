@@ -6,7 +6,6 @@ ended. Neither short answers nor quick ones are preferred that way. Tokens count
 
 from __future__ import annotations
 
-import math
 import statistics
 from bisect import bisect_right
 from collections import Counter
@@ -18,7 +17,7 @@ from autotuner.decide.acceptance import SpeculationCounters, acceptance
 from autotuner.decide.gaps import gap_metrics, gaps_of
 from autotuner.decide.goodput import goodput
 from autotuner.decide.lengths import length_report
-from autotuner.decide.statistics import percentile_bound, steady
+from autotuner.decide.statistics import percentile, percentile_bound, steady
 from autotuner.decide.window import Window
 from autotuner.model.measurement import CellResult, RequestRecord, ServerReport
 from autotuner.model.workload import Cell, Slo
@@ -187,14 +186,6 @@ def _latencies(
 def _shortened(record: RequestRecord, cell: Cell) -> bool:
     """Whether an answer was cut for the sake of the warm-up, which an open loop does not do."""
     return record.sent_s is None and record.finish_reason == "length" and (record.completion_tokens or 0) < cell.output_tokens
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Percentile of sorted values, linear between neighbours."""
-    position = (len(ordered) - 1) * percent / 100
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def _change(before: ServerCounters | None, after: ServerCounters | None, name: str) -> float | None:

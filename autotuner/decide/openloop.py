@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotuner.decide.cells import Window, percentile
+from autotuner.decide.cells import Window
+from autotuner.decide.statistics import percentile
 from autotuner.model.measurement import CellResult, RequestRecord
 
 POINTS = 60

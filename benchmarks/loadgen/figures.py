@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from autotuner.decide.cells import percentile
+from autotuner.decide.statistics import percentile
 from autotuner.engines.base import Counters
 from autotuner.engines.sglang.metrics import counters as sglang_counters
 from autotuner.engines.vllm.metrics import counters as vllm_counters

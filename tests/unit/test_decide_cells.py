@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotuner.decide.cells import Window, derive, percentile, tokens_until
+from autotuner.decide.cells import Window, derive, tokens_until
+from autotuner.decide.statistics import percentile
 from autotuner.model.measurement import METRICS, RequestRecord
 from autotuner.model.workload import Cell
 
