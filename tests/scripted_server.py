@@ -33,6 +33,7 @@ class ScriptedServer:
         self.tokens_finished = 0
         self.steps_finished = 0
         self.step_s = 0.01
+        self._clients: set[object] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -49,12 +50,15 @@ class ScriptedServer:
             asyncio.run_coroutine_threadsafe(self._die(), self._loop).result()
 
     async def _die(self) -> None:
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening)
+        # A connection that is just being accepted must become a client first: asyncio forgets its socket otherwise.
+        while tasks := [task for task in asyncio.all_tasks() if task.get_coro().__name__ != "_die"]:  # type: ignore[union-attr]
+            for task in tasks:
+                if task in self._clients:
+                    task.cancel()
+            await asyncio.sleep(0)
         self._server.close()
-        current = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not current]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
         self.die()
@@ -66,6 +70,7 @@ class ScriptedServer:
         return Counters(generation_tokens=self.tokens_finished, verify_steps=self.steps_finished, retractions=0)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.add(asyncio.current_task())
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1])
