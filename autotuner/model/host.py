@@ -152,10 +152,19 @@ class SimulatedFault(Strict):
     """A fault that a simulated server is given, for tests and drills of what the tuner does about it."""
 
     kind: Literal["die", "hang", "http-500", "in-band-error", "malformed-stream", "never-ready", "slow-start"]
-    """``die`` ends the server, ``hang`` stalls requests; the first five strike requests, the last two the start of the server."""
+    """``die`` ends the server, ``hang`` stalls requests; ``in-band-error`` and ``malformed-stream`` spoil answers whose status is 200, in
+    one piece or streamed. The first five strike requests, the last two the start of the server."""
     after_requests: int = Field(default=0, ge=0, description="Completion requests that are served before it strikes.")
     requests: int | None = Field(default=1, ge=1, description="How many requests it strikes; null for all that follow.")
     seconds: float = Field(default=0.0, ge=0, description="What slow-start adds to the launch.")
+    launch: str | None = Field(default=None, description="Only launches whose name contains this.")
+
+
+class SimulatedAnswer(Strict):
+    """What a simulated server says to some prompts, for tests and drills of what the tuner does about answers."""
+
+    asked: str = Field(min_length=1, description="Prompts that contain this.")
+    answer: str = Field(min_length=1, description="The whole answer; cut off where a request allows fewer tokens.")
     launch: str | None = Field(default=None, description="Only launches whose name contains this.")
 
 
@@ -168,6 +177,9 @@ class Simulate(Strict):
     noise: float = Field(default=0.01, ge=0, le=0.5, description="Standard deviation of the multiplicative noise.")
     seed: int = 0
     faults: tuple[SimulatedFault, ...] = Field(default=(), description="Faults to inject; none unless something is being tested.")
+    answers: tuple[SimulatedAnswer, ...] = Field(
+        default=(), description="Answers to certain prompts, the first that fits; all others get words without a meaning."
+    )
 
 
 class Host(Document):

@@ -358,6 +358,31 @@ def test_faults_strike_the_requests_that_they_are_meant_for(tmp_path: Path) -> N
         assert "simulated fault: the scheduler was told to die" in running.log
 
 
+def test_whole_answers_are_spoiled_as_streamed_ones_are(tmp_path: Path) -> None:
+    faults = [{"kind": "in-band-error"}, {"kind": "malformed-stream", "after_requests": 1}]
+    with server(tmp_path, "--tp-size", "8", faults=faults) as running:
+        running.wait_ready()
+        url = f"{running.url}/v1/chat/completions"
+        got = httpx.post(url, json=HELLO)
+        assert (got.status_code, list(got.json())) == (200, ["error"])
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(url, json=HELLO)
+        assert httpx.post(url, json=HELLO).json()["choices"][0]["finish_reason"]
+
+
+def test_a_script_says_what_a_launch_answers(tmp_path: Path) -> None:
+    script = [{"asked": HELLO["messages"][0]["content"], "answer": "Grüße: `a$b`\n\"c\"", "launch": "candidate-7"}]
+    for launch, scripted in (("candidate-7", True), ("candidate-8", False)):
+        with server(tmp_path, "--tp-size", "8", launch=launch, answers=script) as running:
+            running.wait_ready()
+            url = f"{running.url}/v1/chat/completions"
+            text = httpx.post(url, json=HELLO).json()["choices"][0]["message"]["content"]
+            assert (text == script[0]["answer"]) == scripted
+            chunks = [json.loads(event) for event in events(streamed(running)[1])[:-1]]
+            told = "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if one["choices"])
+            assert told == text
+
+
 def test_a_slow_start_takes_longer_than_the_launch(tmp_path: Path) -> None:
     with server(tmp_path, "--tp-size", "8", faults=[{"kind": "slow-start", "seconds": 60.0}]) as running:
         running.wait_log("Init torch distributed begin")

@@ -23,6 +23,19 @@ from autotuner.model.configuration import Configuration
 from autotuner.model.host import Simulate, SimulatedFault, SimulatedGpu
 
 PROFILE = load_profile("ct200")
+SETTING = parse_setting(
+    json.dumps(
+        {
+            "profile": "ct200",
+            "gpu": {"count": 8, "memory_gib": 32},
+            "answers": [
+                {"asked": "capital of France", "answer": "Lyon", "launch": "candidate-1"},
+                {"asked": "capital of France", "answer": "Paris, of course."},
+                {"asked": "of France", "answer": "Nobody knows."},
+            ],
+        }
+    )
+)
 KINDS = ("code", "explanation", "arithmetic", "poem", "json", "prose", "rag")
 
 
@@ -68,7 +81,7 @@ def test_the_prefix_cache_holds_what_two_prompts_share_and_nothing_else() -> Non
 
 
 def ask(**body: object):
-    return parse_ask(json.dumps(body).encode(), chat="messages" in body, profile=PROFILE, seed=0, context_length=1000, served="m")
+    return parse_ask(json.dumps(body).encode(), chat="messages" in body, setting=SETTING, context_length=1000, served="m")
 
 
 def test_a_request_says_how_long_its_answer_may_be() -> None:
@@ -81,6 +94,19 @@ def test_a_request_says_how_long_its_answer_may_be() -> None:
     assert ask(prompt=[1, 2, 3], max_tokens=1).prompt_tokens == 3
     parts = [{"role": "user", "content": [{"type": "text", "text": "What is 2+2?"}]}]
     assert ask(messages=parts).prompt_tokens == ask(messages=hello).prompt_tokens == 3 + tokens.MESSAGE_TOKENS
+
+
+def test_certain_prompts_get_the_answer_of_the_script() -> None:
+    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    whole = ask(messages=asked)
+
+    assert whole.words(0, whole.answer_tokens) == "Paris, of course.", "the first that fits, and none of another launch"
+    assert whole.words(0, 2) + whole.words(2, whole.answer_tokens) == "Paris, of course."
+    assert (whole.answer_tokens, whole.finish_reason) == (tokens.count("Paris, of course."), "stop")
+    cut = ask(messages=asked, max_tokens=1, ignore_eos=True)
+    assert (cut.words(0, cut.answer_tokens), cut.finish_reason) == ("Pari", "length")
+    assert ask(prompt="The king of France").scripted == "Nobody knows."
+    assert ask(prompt="The king of Spain").scripted is None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +125,7 @@ def test_a_request_says_how_long_its_answer_may_be() -> None:
 )
 def test_what_the_engine_refuses_is_refused(body: bytes, words: str) -> None:
     with pytest.raises(UnusableRequestError) as refused:
-        parse_ask(body, chat=True, profile=PROFILE, seed=0, context_length=1000, served="m")
+        parse_ask(body, chat=True, setting=SETTING, context_length=1000, served="m")
     assert words in str(refused.value)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuner.engines.simulated import tokens
-from autotuner.engines.simulated.profile import Profile
+from autotuner.engines.simulated.setting import Setting
 from autotuner.engines.simulated.wire import LAST_CHUNK, Answer, chunk, head
 
 COMPLETION_DEFAULT = 16
@@ -40,14 +40,17 @@ class Ask:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    scripted: str | None
+    """What the answer says; ``None`` for words that follow from the prompt."""
 
-    @property
-    def key(self) -> int:
-        """What the words of the answer follow from."""
-        return zlib.crc32(self.prompt.encode())
+    def words(self, start: int, stop: int) -> str:
+        """Tokens ``start`` to ``stop`` of the answer."""
+        if self.scripted is None:
+            return tokens.words(zlib.crc32(self.prompt.encode()), start, stop)
+        return self.scripted[start * tokens.CHARS_PER_TOKEN : stop * tokens.CHARS_PER_TOKEN]
 
 
-def parse_ask(body: bytes, *, chat: bool, profile: Profile, seed: int, context_length: int, served: str) -> Ask:
+def parse_ask(body: bytes, *, chat: bool, setting: Setting, context_length: int, served: str) -> Ask:
     """The request. Raises ``UnusableRequestError`` with the engine's words."""
     table = _table(body)
     prompt, prompt_tokens = _chat_prompt(table) if chat else _text_prompt(table)
@@ -64,7 +67,13 @@ def parse_ask(body: bytes, *, chat: bool, profile: Profile, seed: int, context_l
         raise UnusableRequestError(msg)
     limit = wanted if wanted is not None else context_length - prompt_tokens
     domain = tokens.domain_of(prompt)
-    natural = limit if table.get("ignore_eos") else tokens.answer_tokens(profile, prompt, domain=domain, seed=seed)
+    scripted = setting.scripted(prompt)
+    if scripted is not None:
+        natural = tokens.count(scripted)
+    elif table.get("ignore_eos"):
+        natural = limit
+    else:
+        natural = tokens.answer_tokens(setting.profile, prompt, domain=domain, seed=setting.seed)
     options = table.get("stream_options") or {}
     return Ask(
         chat=chat,
@@ -77,6 +86,7 @@ def parse_ask(body: bytes, *, chat: bool, profile: Profile, seed: int, context_l
         stream=bool(table.get("stream")),
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
+        scripted=scripted,
     )
 
 
@@ -165,7 +175,7 @@ class Whole:
     def answer(self) -> Answer:
         """The finished answer."""
         ask = self._ask
-        text = tokens.words(ask.key, 0, ask.answer_tokens)
+        text = ask.words(0, ask.answer_tokens)
         part = {"message": {"role": "assistant", "content": text, "tool_calls": None}} if ask.chat else {"text": text}
         choice = {"index": 0, **part, "logprobs": None, "finish_reason": ask.finish_reason}
         return Answer.of(
@@ -197,7 +207,7 @@ class Stream:
             return
         events = [] if self._begun else self._begin()
         if made > self._sent:
-            events.append(self._event(self._delta(tokens.words(self._ask.key, self._sent, made)), made=made))
+            events.append(self._event(self._delta(self._ask.words(self._sent, made)), made=made))
             self._sent = made
         if end:
             events += self._end(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -227,8 +228,7 @@ class SimulatedServer:
             ask = parse_ask(
                 request.body,
                 chat=request.path == "/v1/chat/completions",
-                profile=self._setting.profile,
-                seed=self._setting.seed,
+                setting=self._setting,
                 context_length=self._resolved.context_length,
                 served=self._resolved.served_name,
             )
@@ -256,10 +256,14 @@ class SimulatedServer:
             await _until_done(sink.done, reader, writer)
         finally:
             request.gone = True
-        return sink.answer() if isinstance(sink, Whole) and sink.done.done() else None
+        if isinstance(sink, Stream) or not sink.done.done():
+            return None
+        return sink.answer() if fault is None else _spoiled_whole(sink.answer(), fault, writer)
 
 
 _POLL_S = 0.05
+_SPOILING = ("in-band-error", "malformed-stream")
+_IN_BAND = {"error": {"object": "error", "message": "simulated fault", "type": "InternalServerError", "code": 500}}
 
 
 async def _until_done(done: asyncio.Future[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -272,7 +276,7 @@ def _spoiled(sink: Stream | Whole, fault: Fault, writer: asyncio.StreamWriter) -
     """What the scheduler calls instead of the sink of a request that a fault strikes: the first tokens come, then the fault."""
     if fault.kind == "hang":
         return lambda made, _: sink.emit(made, False) if made == 1 else None  # noqa: FBT003 - the end never comes
-    if isinstance(sink, Whole) or fault.kind not in {"in-band-error", "malformed-stream"}:
+    if isinstance(sink, Whole) or fault.kind not in _SPOILING:
         return sink.emit
 
     def emit(made: int, _: bool) -> None:  # noqa: FBT001 - called once per step by the scheduler
@@ -280,8 +284,7 @@ def _spoiled(sink: Stream | Whole, fault: Fault, writer: asyncio.StreamWriter) -
             return
         sink.emit(made, False)  # noqa: FBT003 - the end never comes
         if fault.kind == "in-band-error":
-            error = '{"error": {"object": "error", "message": "simulated fault", "type": "InternalServerError", "code": 500}}'
-            sink.send([error, "[DONE]"])
+            sink.send([json.dumps(_IN_BAND), "[DONE]"])
             writer.write(b"0\r\n\r\n")
         else:
             writer.write(chunk(b'data: {"id": "cut", "choices": [{"delta": {"cont'))
@@ -289,3 +292,15 @@ def _spoiled(sink: Stream | Whole, fault: Fault, writer: asyncio.StreamWriter) -
         sink.done.set_result(None)
 
     return emit
+
+
+def _spoiled_whole(answer: Answer, fault: Fault, writer: asyncio.StreamWriter) -> Answer | None:
+    """An answer in one piece as a fault leaves it; ``None`` when it was cut off on its way."""
+    if fault.kind == "in-band-error":
+        return Answer.of(_IN_BAND)
+    if fault.kind == "malformed-stream":
+        encoded = answer.encode()
+        writer.write(encoded[: len(encoded) - len(answer.body) // 2])
+        writer.close()
+        return None
+    return answer

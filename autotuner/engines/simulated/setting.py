@@ -33,6 +33,15 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """An answer to certain prompts; ``model.host.SimulatedAnswer`` says what each field means."""
+
+    asked: str
+    answer: str
+    launch: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What a simulated server plays."""
 
@@ -45,8 +54,13 @@ class Setting:
     launch: str
     """Name of the launch: launches of other names have other noise."""
     faults: tuple[Fault, ...]
+    answers: tuple[Scripted, ...]
     world: World
     model_architecture: str
+
+    def scripted(self, prompt: str) -> str | None:
+        """What is to be said to this prompt; ``None`` when anything will do."""
+        return next((scripted.answer for scripted in self.answers if scripted.asked in prompt), None)
 
 
 @cache
@@ -70,6 +84,7 @@ def parse_setting(text: str, *, launch: str = "") -> Setting:
         profile = load_profile(str(simulate["profile"]))
         gpu = simulate["gpu"]
         faults = tuple(Fault(**fault) for fault in simulate.get("faults", ()))
+        answers = tuple(Scripted(**answer) for answer in simulate.get("answers", ()))
         count, memory_gib = int(gpu["count"]), float(gpu["memory_gib"])
     except KeyError as error:
         msg = f"{error} is missing, or no profile (profiles: {', '.join(profile_names())})"
@@ -85,6 +100,7 @@ def parse_setting(text: str, *, launch: str = "") -> Setting:
         seed=int(simulate.get("seed", 0)),
         launch=launch,
         faults=tuple(fault for fault in faults if fault.launch is None or fault.launch in launch),
+        answers=tuple(answer for answer in answers if answer.launch is None or answer.launch in launch),
         world=_world(count),
         model_architecture=str(package_config(TARGET)["architectures"][0]),
     )
