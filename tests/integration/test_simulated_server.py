@@ -371,7 +371,7 @@ def test_whole_answers_are_spoiled_as_streamed_ones_are(tmp_path: Path) -> None:
 
 
 def test_a_script_says_what_a_launch_answers(tmp_path: Path) -> None:
-    script = [{"asked": HELLO["messages"][0]["content"], "answer": "Grüße: `a$b`\n\"c\"", "launch": "candidate-7"}]
+    script = [{"asked": HELLO["messages"][0]["content"], "answer": 'Grüße: `a$b`\n"c"', "launch": "candidate-7"}]
     for launch, scripted in (("candidate-7", True), ("candidate-8", False)):
         with server(tmp_path, "--tp-size", "8", launch=launch, answers=script) as running:
             running.wait_ready()

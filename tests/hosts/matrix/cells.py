@@ -1,6 +1,9 @@
 """The matrix: which fault strikes in which phase, and what must come of it.
 
-p0 snapshot  p1 arm  p2 stop production  p3 start  p4 loading  p5 measuring  p7 record  p8 stop the candidate  p9 restore  p10 verify
+p0 snapshot  p1 arm  p2 stop production  p3 start  p4 loading  p5 measuring  p6 gate  p7 record  p8 stop the candidate
+p9 restore  p10 verify
+
+A launch goes through p6 before p5: nothing is measured before its answers were judged.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from collections import Counter
 
 from tests.hosts.matrix.faults import FAULTS
 
-PHASES = ("p0", "p1", "p2", "p3", "p4", "p5", "p7", "p8", "p9", "p10")
+PHASES = ("p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10")
 CODES = {
     "R": "production is restored",
     "-": "production is not touched; where the fault passes and the tuner lives, it may go on as under C",
@@ -21,7 +24,7 @@ CODES = {
     "S": "one tuner works, the other is refused",
 }
 _EARLY = "p0 p1"
-_LATER = "p2 p3 p4 p5 p7 p8 p9 p10"
+_LATER = "p2 p3 p4 p5 p6 p7 p8 p9 p10"
 _RESTORED = {"-": _EARLY, "R": _LATER}
 _CONTINUES = {"C": f"{_EARLY} {_LATER}"}
 
@@ -38,34 +41,40 @@ TABLE: dict[str, dict[str, str]] = {
     "sshd-stopped": _CONTINUES,
     "sshd-frozen": _CONTINUES,
     "host-killed": _RESTORED,
-    "candidate-segfault": {"T": "p3 p4 p5"},
-    "candidate-exits": {"T": "p5"},
-    "candidate-sigkill": {"T": "p3 p4 p5"},
+    "candidate-segfault": {"T": "p3 p4 p5 p6"},
+    "candidate-exits": {"T": "p5 p6"},
+    "candidate-sigkill": {"T": "p3 p4 p5 p6"},
     "candidate-never-ready": {"T": "p4"},
-    "candidate-no-tokens": {"T": "p5"},
+    "candidate-no-tokens": {"T": "p5 p6"},
     "candidate-stubborn": {"C": "p8", "R": "p9"},
-    "candidate-in-band-error": {"T": "p5"},
-    "candidate-truncated": {"T": "p5"},
-    "candidate-http-500": {"T": "p5"},
+    "candidate-in-band-error": {"T": "p5 p6"},
+    "candidate-truncated": {"T": "p5 p6"},
+    "candidate-http-500": {"T": "p5 p6"},
+    "candidate-wrong-answers": {"T": "p6"},
     "production-fails-thrice": {"R": "p9"},
     "production-start-limit": {"R": "p9"},
     "production-slow": {"R": "p9"},
     "production-never": {"L": "p9 p10"},
     "unit-edited": {"-": _EARLY, "E": "p9 p10"},
-    "operator-starts-production": {"O": "p2 p3 p4 p5 p8", "R": "p9 p10"},
-    "operator-stops-candidate": {"O": "p4 p5 p8"},
+    "operator-starts-production": {"O": "p2 p3 p4 p5 p6 p8", "R": "p9 p10"},
+    "operator-stops-candidate": {"O": "p4 p5 p6 p8"},
     "second-controller": {"S": "p0 p1 p5"},
     "host-disk-full": {"-": _EARLY, "R": "p2 p3 p9 p10"},
-    "host-disk-full-for-a-moment": {"T": "p4 p5", "C": "p7 p8"},
-    "controller-disk-full": {"-": _EARLY, "R": "p2 p3 p4 p9 p10"},
-    "controller-disk-full-for-a-moment": {"C": "p5 p7 p8"},
+    "host-disk-full-for-a-moment": {"T": "p4 p5 p6", "C": "p7 p8"},
+    "controller-disk-full": {"-": _EARLY, "R": "p2 p3 p4 p6 p9 p10"},
+    "controller-disk-full-for-a-moment": {"C": "p5 p6 p7 p8"},
     "database-locked": _CONTINUES,
     "database-read-only": _CONTINUES,
-    "dbus-down": {"-": _EARLY, "C": "p2 p3 p4 p5 p7 p8", "R": "p9 p10"},
+    "dbus-down": {"-": _EARLY, "C": "p2 p3 p4 p5 p6 p7 p8", "R": "p9 p10"},
     "timer-unarmable": {"-": "p1"},
     "load-worker-killed": {"T": "p5"},
     "load-worker-stuck": {"T": "p5"},
-    "host-key-changed": {"-": _EARLY, "R": "p4 p5 p9 p10"},
+    "sandbox-fork-bomb": {"T": "p6"},
+    "sandbox-memory": {"T": "p6"},
+    "sandbox-flood": {"T": "p6"},
+    "sandbox-forged-pass": {"T": "p6"},
+    "sandbox-escape": {"T": "p6"},
+    "host-key-changed": {"-": _EARLY, "R": "p4 p5 p6 p9 p10"},
 }
 
 CELLS: tuple[tuple[str, str, str], ...] = tuple(

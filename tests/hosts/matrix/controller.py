@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from tests.hosts.machine import Machine, until
+from tests.hosts.matrix.generated import NAMES, right
 from tests.hosts.production import MODEL, SIMULATE
 
 INSTRUMENT = Path(__file__).with_name("instrument.py")
@@ -37,6 +38,10 @@ class Controller:
     window_s: float = 0.3
     simulate: Mapping[str, object] = field(default_factory=dict)
     mutations: Sequence[Sequence[str]] = ()
+    gated: bool = False
+    """Answers are judged by a real gate with few questions; else by that of simulated hosts, which asks nothing."""
+    bare: bool = False
+    """That gate runs code without a sandbox."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of this process's own."""
     process: subprocess.Popen[bytes] | None = None
@@ -66,7 +71,7 @@ class Controller:
                 "request_timeout_s": 4 * self.machine.pace,
                 "disk_free_gib": 0.001,
             },
-            "simulate": {**SIMULATE, "launch_seconds": 0.3, **self.simulate},
+            "simulate": {**SIMULATE, "launch_seconds": 0.3, **({"answers": right()} if self.gated else {}), **self.simulate},
         }
         space = {
             "apiVersion": "autotuner/v1",
@@ -91,7 +96,8 @@ class Controller:
         shutil.rmtree(self.control, ignore_errors=True)
         self.control.mkdir()
         task = {"folder": str(self.control), "phase": phase, "strikes": strikes, "hold": hold, "launch": launch}
-        (self.folder / "task.json").write_text(json.dumps({**task, "mutations": [list(one) for one in self.mutations]}))
+        gate = {"problems": NAMES if self.gated else [], "bare": self.bare}
+        (self.folder / "task.json").write_text(json.dumps({**task, **gate, "mutations": [list(one) for one in self.mutations]}))
         argv = [sys.executable, str(INSTRUMENT), str(self.folder / "task.json"), "--state-dir", str(self.state), "tune", "cell.yaml"]
         argv += ["--space", "small.yaml", "--trials", str(self.trials), "--confirm-rounds", "0", "--contexts", "60"]
         argv += ["--concurrency", "1,2", "--output-tokens", "8", "--window", f"{self.window_s:g}", "--warmup", "0"]

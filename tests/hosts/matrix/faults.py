@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.hosts.machine import until
 from tests.hosts.matrix.controller import PORT, UNIT, Controller, thaw
+from tests.hosts.matrix.gate_faults import GATE_FAULTS
 from tests.hosts.matrix.scene import TTL_S, Fault, Scene
 
 SHORT_S = 1.5
@@ -268,11 +269,11 @@ FAULTS: dict[str, Fault] = {
     "candidate-exits": Fault(act=_nothing, launch=1, simulate=_simulated("die", requests=1)),
     "candidate-sigkill": Fault(act=lambda scene: scene.signal_candidate("KILL"), strikes="after", launch=1),
     "candidate-never-ready": Fault(act=_nothing, launch=1, simulate=_simulated("never-ready")),
-    "candidate-no-tokens": Fault(act=_nothing, launch=1, simulate=_simulated("hang", after_requests=4)),
+    "candidate-no-tokens": Fault(act=_nothing, launch=1, simulate=_simulated("hang", after_requests=2)),
     "candidate-stubborn": Fault(act=_stubborn_child),
-    "candidate-in-band-error": Fault(act=_nothing, launch=1, simulate=_simulated("in-band-error", after_requests=4)),
-    "candidate-truncated": Fault(act=_nothing, launch=1, simulate=_simulated("malformed-stream", after_requests=4)),
-    "candidate-http-500": Fault(act=_nothing, launch=1, simulate=_simulated("http-500", after_requests=4)),
+    "candidate-in-band-error": Fault(act=_nothing, launch=1, simulate=_simulated("in-band-error", after_requests=2)),
+    "candidate-truncated": Fault(act=_nothing, launch=1, simulate=_simulated("malformed-stream", after_requests=2)),
+    "candidate-http-500": Fault(act=_nothing, launch=1, simulate=_simulated("http-500", after_requests=2)),
     "production-fails-thrice": Fault(act=lambda scene: scene.machine.fail_starts(3)),
     "production-start-limit": Fault(
         act=lambda scene: scene.machine.fail_starts(4),
@@ -295,4 +296,5 @@ FAULTS: dict[str, Fault] = {
     "load-worker-killed": Fault(act=lambda scene: _kill_workers(scene, signal.SIGKILL), launch=1),
     "load-worker-stuck": Fault(act=lambda scene: _kill_workers(scene, signal.SIGSTOP), launch=1),
     "host-key-changed": Fault(act=_other_host_key, silences=True),
+    **GATE_FAULTS,
 }

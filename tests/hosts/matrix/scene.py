@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from tests.hosts.machine import Machine, until
 from tests.hosts.matrix.controller import LABEL, PORT, UNIT, Controller
+from tests.hosts.matrix.generated import right
 from tests.hosts.matrix.oracle import Before, healthy, restored_at, units_left
 from tests.hosts.matrix.watch import Watch, now
 
@@ -29,7 +30,8 @@ class Fault:
     act: Callable[[Scene], None]
     heal: Callable[[Scene], None] = lambda _: None
     strikes: str = "before"
-    """``before`` or ``after`` the step of the phase; a cell is never waited for."""
+    """``before`` or ``after`` the step of the phase. A cell is never waited for, and of the gate's check no more than its beginning:
+    what strikes after the step of another phase strikes in the midst of it."""
     ttl_s: float = TTL_S
     trials: int | None = None
     """Launches of the night; by default as many as its code needs: one after the struck one where the session goes on."""
@@ -52,6 +54,14 @@ class Fault:
     """Production cannot serve until ``mend``."""
 
 
+class Evidence(Protocol):
+    """What lies outside of a sandbox and would show that somebody got out."""
+
+    def found(self) -> list[str]:
+        """What was violated."""
+        ...
+
+
 @dataclass
 class Scene:
     """Everything of one cell. Used as a context manager; nothing of it is left afterwards but the machine."""
@@ -70,6 +80,14 @@ class Scene:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     operator_run: str = ""
     """The run of production that an operator started."""
+    gated: bool = False
+    """Answers are judged; in p6 they always are."""
+    bare: bool = False
+    """The gate runs code without a sandbox."""
+    closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """What a fault has to take back."""
+    evidence: Evidence | None = None
+    """What would show that code got out of its sandbox."""
 
     def __post_init__(self) -> None:
         self.controller = Controller(
@@ -79,6 +97,8 @@ class Scene:
             trials=self.trials,
             simulate=self.fault.simulate,
             mutations=self.mutations,
+            gated=self.gated or self.phase == "p6",
+            bare=self.bare,
             window_s=1.5 if self.phase == "p5" else 0.3,
         )
         self.watch = Watch(self.machine, self.folder / "observed", port=PORT, unit=UNIT)
@@ -95,7 +115,7 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as stack:
+        with self.closing, contextlib.ExitStack() as stack:
             for controller in (self.controller, *self.others):
                 stack.callback(controller.close)
             for process in self.started:
@@ -106,8 +126,9 @@ class Scene:
     def play(self) -> None:
         """Start the tuner, let the fault strike, and wait until everything has come to rest."""
         fault, controller = self.fault, self.controller
-        hold = fault.hold and self.phase != "p5"
-        strikes = "before" if self.phase == "p5" else fault.strikes
+        during = self.phase == "p5" or (self.phase == "p6" and fault.strikes == "after")
+        hold = fault.hold and not during
+        strikes = "before" if during else fault.strikes
         controller.start(self.phase, strikes=strikes, hold=hold, launch=fault.launch)
         controller.wait_reached(PATIENCE_S * self.machine.pace)
         self.fault_at = now()
@@ -138,6 +159,10 @@ class Scene:
             if sample is not None and healthy(sample) and not units_left(self.machine):
                 return
             time.sleep(0.2)
+
+    def script(self, answers: Sequence[Mapping[str, str]]) -> None:
+        """What candidates answer; what is not said here is answered right."""
+        self.controller.simulate = {**self.controller.simulate, "answers": [*answers, *right()]}
 
     # --- what faults do --------------------------------------------------------------------------------------------------------
 
@@ -177,10 +202,17 @@ class Scene:
 
 @contextlib.contextmanager
 def play(
-    machine: Machine, folder: Path, fault: Fault, phase: str, *, code: str = "R", mutations: Sequence[Sequence[str]] = ()
+    machine: Machine,
+    folder: Path,
+    fault: Fault,
+    phase: str,
+    *,
+    code: str = "R",
+    mutations: Sequence[Sequence[str]] = (),
+    bare: bool = False,
 ) -> Iterator[Scene]:
     """A scene that was played to its end."""
     trials = fault.trials or {"C": 2, "T": 3, "O": 2}.get(code, 1)
-    with Scene(machine, folder, fault, phase, trials=trials, mutations=mutations) as scene:
+    with Scene(machine, folder, fault, phase, trials=trials, mutations=mutations, bare=bare) as scene:
         scene.play()
         yield scene

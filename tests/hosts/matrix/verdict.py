@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.hosts.matrix import oracle
+from tests.hosts.matrix.gate_faults import left_behind
 from tests.hosts.matrix.scene import Scene
 
 EXTRA_S = 3.0
@@ -75,7 +78,7 @@ def _continued(scene: Scene) -> list[str]:
         starts = [line for line in oracle.calls(scene.controller.folder) if line["what"] == "start"]
         if len(starts) > scene.trials:
             found.append(f"C: a gap that the lease outlives cost a launch: {len(starts)} for {scene.trials} trials")
-    return found
+    return found + (_unjudged(scene) if scene.phase == "p6" else [])
 
 
 def _trial_lost(scene: Scene) -> list[str]:
@@ -87,7 +90,29 @@ def _trial_lost(scene: Scene) -> list[str]:
     if struck is not None and struck["outcome"] == "measured" and not scene.folder.name.startswith(("load-worker", "host-disk")):
         found.append(f"T: launch {scene.fault.launch} counts as measured in spite of the fault")
     others = [number for number, record in records.items() if number != scene.fault.launch and record["outcome"] != "measured"]
-    return found + [f"T: launch {number} failed, too" for number in others]
+    found += [f"T: launch {number} failed, too" for number in others]
+    if scene.folder.name.startswith(("sandbox-", "candidate-wrong-answers")):
+        found += _refused_by_the_gate(scene, struck)
+    return found
+
+
+def _refused_by_the_gate(scene: Scene, struck: dict[str, Any] | None) -> list[str]:
+    """The gate refused the struck launch and passed all others, and nothing of what it ran got out or was left."""
+    found = [] if scene.evidence is None else scene.evidence.found()
+    failure = (struck or {}).get("failure") or {}
+    if failure.get("kind") != "quality":
+        found.append(f"T: launch {scene.fault.launch} was not refused for its answers: {failure.get('cause', 'no failure')}")
+    return found + left_behind() + _unjudged(scene, struck=scene.fault.launch)
+
+
+def _unjudged(scene: Scene, *, struck: int | None = None) -> list[str]:
+    """Launches whose answers were not found right, though they are."""
+    records = [record for record in scene.controller.records if record["number"] != struck]
+    return [
+        f"p6: launch {record['number']} is {record['quality']}: {'; '.join((record['quality_report'] or {}).get('reasons', ()))}"
+        for record in records
+        if record["outcome"] == "measured" and record["quality"] != "passed"
+    ]
 
 
 def _complete(scene: Scene) -> list[str]:
