@@ -146,7 +146,7 @@ class Bare:
 
     def run(self, programs: Sequence[tuple[str, bytes]], arguments: Sequence[str]) -> Ended:
         """As in ``Sandbox``, and with everything that this process may do."""
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             for name, content in programs:
                 Path(folder, name).write_bytes(content)
             argv = [sys.executable, f"{folder}/{programs[0][0]}", *(argument.format(gate=folder) for argument in arguments)]

@@ -72,3 +72,16 @@ def fails(host: Machine, folder: Path, mutation: str, fault: Fault, phase: str, 
         if violations:
             break
     assert any(violation.startswith("O1") for violation in violations), f"{mutation}: {violations or 'nothing was violated'}"
+
+
+def test_without_a_sandbox_code_is_seen_to_get_out(host: Machine, folder: Path) -> None:
+    """Else the judge of ``sandbox-escape`` would be blind."""
+    with play(host, folder / "sandbox-escape-p6", FAULTS["sandbox-escape"], "p6", code="T", bare=True) as scene:
+        assert scene.evidence is not None
+        reached = scene.evidence.found()
+        results.keep("control", "no-sandbox-p6", scene, [] if len(reached) >= 6 else ["somebody got out and was not seen"], found=reached)
+    written = [violation for violation in reached if "was written" in violation]
+    assert len(written) == 5, reached
+    assert "sandbox: a process of this machine was killed from inside" in reached
+    assert "sandbox: a server of this machine was reached from inside" in reached
+    assert scene.controller.code == -signal.SIGKILL, "it killed its parent as well"

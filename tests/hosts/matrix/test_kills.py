@@ -29,7 +29,7 @@ def test_a_tuner_that_is_killed_at_any_instant_leaves_production_serving(host: M
     chance = random.Random(seed)
     fault = Fault(act=lambda _: None, kills=True, silences=True)
     failed = []
-    with Scene(host, folder, fault, "", trials=1000) as scene:
+    with Scene(host, folder, fault, "", trials=1000, gated=True) as scene:
         night_s = _measure(scene)
         for kill in range(shard, KILLS, SHARDS):
             delay = chance.uniform(0.2, night_s)
