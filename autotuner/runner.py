@@ -292,6 +292,8 @@ class Runner:
                 limit_s=LIMIT_S,
             )
             checked = self._gate.check(asker, number=trial.number, speculative=speculative)
+        if checked.notice:
+            self._listener(Notice(level="warning", message=f"trial {trial.number}: {checked.notice}"))
         if checked.details:
             self._store.write_quality(trial.number, checked.details)
         return checked.report

@@ -30,6 +30,8 @@ class Checked:
 
     report: QualityReport
     details: Mapping[str, object] = field(default_factory=dict)
+    notice: str = ""
+    """What a person should hear of it; empty for nothing."""
 
 
 class Gate(Protocol):
@@ -38,7 +40,7 @@ class Gate(Protocol):
     def check(self, asker: Asker, *, number: int, speculative: bool) -> Checked:
         """Judge launch ``number``; ``speculative`` says that it drafts tokens, so that it can be no reference.
 
-        Raises only what ``asker`` raises, and ``AutotunerError`` when a new reference cannot be kept.
+        Raises only what ``asker`` raises, and ``Refused`` when the place of a new reference belongs to another user.
         """
         ...
 
@@ -82,7 +84,7 @@ class AnswerGate:
         report = QualityReport.of(
             parts, sandbox=self._found.sandbox.name if self._found.sandbox else "", reference=reference.trial if reference else None
         )
-        return Checked(report=report, details={**details, "report": asdict(report)})
+        return Checked(report=report, details={**details, "report": asdict(report)}, notice=self._references.trouble)
 
     def _make(
         self,

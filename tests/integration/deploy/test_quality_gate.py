@@ -19,6 +19,7 @@ from autotuner.loadgen.plan import CellPlan
 from autotuner.loadgen.prompts import PromptSource
 from autotuner.loadgen.validity import relaxed
 from autotuner.model.configuration import Configuration
+from autotuner.model.events import Notice
 from autotuner.model.host import Host
 from autotuner.model.outcome import Infeasible, Interrupted, Measured, Outcome
 from autotuner.model.quality import QualityReport
@@ -184,6 +185,23 @@ def test_a_resumed_run_compares_with_the_same_reference(stage, tmp_path, sandbox
     assert report(found).reference == 0
     assert (lab.store.quality / "reference.json").read_bytes() == kept
     assert (lab.store.quality / "reference.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_reference_that_the_disk_does_not_take_judges_all_the_same(stage, tmp_path, sandbox):
+    lab = Lab(stage, tmp_path, sandbox)
+    lab.store.folder.mkdir(parents=True, exist_ok=True)
+    lab.store.quality.write_text("in the way")
+    with lab.run():
+        assert isinstance(lab.trial("right", PLAIN), Measured)
+        found = lab.trial("wrong", PLAIN)
+        lab.store.quality.unlink()
+        lab.trial("right", PLAIN)
+
+    assert isinstance(found, Infeasible)
+    assert report(found).reference == 0
+    told = [event.message for event in lab.events if isinstance(event, Notice)]
+    assert sum("what the baseline answered is held" in message for message in told) == 2, told
+    assert (lab.store.quality / "reference.json").exists()
 
 
 def test_cut_off_answers_are_told_apart_from_wrong_ones(stage, tmp_path, sandbox):
