@@ -15,6 +15,7 @@ from paramiko.config import SSHConfig
 from autotuner import disk
 from autotuner.errors import UsageError
 from autotuner.model.host import SshTransport as SshDocument
+from autotuner.model.host import bastions, is_port, read_bastion
 from autotuner.transports.ssh.failures import LOGIN_OF_HOST, Peer, mapped
 from autotuner.transports.ssh.includes import expanded
 from autotuner.transports.ssh.known_hosts import SSH_PORT, host_key_name
@@ -100,10 +101,10 @@ def targets(document: SshDocument) -> tuple[Target, ...]:
             hint="name the bastion with `proxy_jump: [user@]host[:port]` in the host document",
         )
     if document.proxy_jump is not None:
-        bastions = config.bastions(document.proxy_jump, (), "`proxy_jump` of the host document")
+        passed = config.bastions(document.proxy_jump, (), "`proxy_jump` of the host document")
     else:
-        bastions = config.bastions(options.get("proxyjump", "none"), (), f"ProxyJump in {config.file}")
-    way = (*(replace(bastion, way_to=last.name) for bastion in bastions), last)
+        passed = config.bastions(options.get("proxyjump", "none"), (), f"ProxyJump in {config.file}")
+    way = (*(replace(bastion, way_to=last.name) for bastion in passed), last)
     return tuple(replace(target, behind=way[:number]) for number, target in enumerate(way))
 
 
@@ -150,8 +151,8 @@ class _Config:
 
     def bastions(self, jumps: str, seen: tuple[str, ...], where: str) -> tuple[Target, ...]:
         """The bastions of a ProxyJump value that stands at ``where``. The first one may be behind others by the configuration file."""
-        hops = [hop.strip() for hop in jumps.split(",") if hop.strip()]
-        if not hops or hops == ["none"]:
+        hops = bastions(jumps)
+        if not hops:
             return ()
         found = []
         for hop in hops:
@@ -193,21 +194,14 @@ def _default_keys(document: SshDocument) -> tuple[str, ...]:
 
 
 def _hop(text: str) -> tuple[str | None, str, int | None]:
-    user, _, rest = text.removeprefix("ssh://").rstrip("/").rpartition("@")
-    if rest.startswith("["):
-        host, _, port = rest[1:].partition("]")
-        port = port.removeprefix(":")
-    elif rest.count(":") == 1:
-        host, _, port = rest.partition(":")
-    else:
-        host, port = rest, ""
+    user, host, port = read_bastion(text)
     if not host:
         raise UsageError(f"proxy_jump {text!r} names no host", hint="write [user@]host[:port], several with commas")
     return user or None, host, _port(port, f"proxy_jump {text!r}") if port else None
 
 
 def _port(text: str, what: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+    if is_port(text):
         return int(text)
     raise UsageError(f"{what}: {text!r} is not a port", hint="write a number from 1 to 65535")
 
