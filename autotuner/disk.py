@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotuner.errors import AutotunerError, Refused
+from autotuner.errors import AutotunerError, Refused, UsageError
 
 _PROBE_BYTES = 64 * 1024
 _NOT_A_FOLDER = "a part of the path is a file, or its end is a folder"
@@ -119,3 +119,13 @@ def refusals(doing: str, path: object, *, then: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise refused(doing, path, error, then=then) from error
+
+
+@contextmanager
+def readable(path: object, *, then: str = "") -> Iterator[None]:
+    """Raise ``UsageError`` for every ``OSError`` inside: a person named this file, and corrects its name or the file."""
+    try:
+        yield
+    except OSError as error:
+        told = refused("read", path, error, then=then)
+        raise UsageError(told.message, hint=told.hint or "check the path") from error

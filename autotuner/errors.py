@@ -2,7 +2,7 @@
 
     AutotunerError                 1    a known failure; the message says what, where, the value and the limit
     ├── InvalidDocument            2    a file that a person wrote is wrong; all its problems are listed
-    ├── UsageError                 2    an argument on the command line cannot be used
+    ├── UsageError                 2    an argument, or a key, secret or file that a document names on this machine, cannot be used
     ├── RetryTrial                 1    the wire failed, not the configuration: the same trial runs again, twice at most
     │   └── TransportError         1    the host could not be reached, or a command on it had no known outcome
     ├── InfeasibleConfig           –    the engine cannot run this configuration here: told to the study, never retried
@@ -65,7 +65,7 @@ class InvalidDocument(AutotunerError):
 
 
 class UsageError(AutotunerError):
-    """An argument cannot be used as given."""
+    """An argument cannot be used as given, nor can what a document names on this machine: a key, a secret, a file."""
 
     exit_code = 2
 

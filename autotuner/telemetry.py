@@ -12,8 +12,10 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor
 
-_QUIET = ("alembic", "httpcore", "httpx", "optuna", "paramiko", "sqlalchemy")
+_QUIET = ("alembic", "httpcore", "httpx", "optuna", "paramiko")
 """Libraries whose ``info`` is of no use to a person who tunes."""
+_SILENT = ("sqlalchemy",)
+"""Libraries whose lines hide all others even from a person who looks for a fault: every mapping and statement, a thousand for one trial."""
 
 
 class _Stderr(logging.Handler):
@@ -33,7 +35,7 @@ def configure(level: str = "warning", *, json: bool | None = None, color: bool =
     """Set logging up for this process; may be called again.
 
     ``json=None`` means text on a terminal and JSON otherwise. Libraries log from ``warning`` on, whatever ``level`` is, unless
-    it is ``debug``.
+    it is ``debug``; the database's from ``warning`` on even then.
     """
     tty = sys.stderr.isatty()
     as_json = not tty if json is None else json
@@ -57,6 +59,8 @@ def configure(level: str = "warning", *, json: bool | None = None, color: bool =
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel("DEBUG" if level == "debug" else "WARNING")
+    for name in _SILENT:
+        logging.getLogger(name).setLevel("WARNING")
 
 
 def _rendering(*, as_json: bool, color: bool) -> list[Processor]:

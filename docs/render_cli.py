@@ -24,8 +24,8 @@ for a global one, `AUTOTUNER_TUNE_UNTIL` for one of `tune`. Completion for bash:
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | failed |
-| 2 | wrong usage, or an invalid file |
+| 1 | failed: also a host that cannot be reached or refuses the login, a lease that was lost, a person who acted on the host by hand |
+| 2 | wrong usage, an invalid file, or what a document names on this machine and cannot be used: a key, a passphrase, a password |
 | 3 | the search ended and nothing was feasible |
 | 4 | refused: another fingerprint, a lease that someone holds, a port that someone else owns |
 | 5 | the host could not be brought back to what it served before; the message says how to do it by hand |

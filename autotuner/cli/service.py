@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from autotuner.errors import UsageError
+from autotuner.errors import AutotunerError, UsageError
 from autotuner.model.near import near
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 10_000
 _COLUMN = 18
+_ABOUT_HOST = "autotuner service HOST "
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,15 @@ class Target:
 
 
 class _Verbs(click.Group):
-    """A group that lists its commands in the order of their use, and says which word comes first."""
+    """A group that lists its commands in the order of their use, says which word comes first, and fills the host into hints."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; what is raised deep below knows a host by its address only, and writes HOST for the name it has here."""
+        try:
+            return super().invoke(ctx)
+        except AutotunerError as error:
+            error.hint = for_host(error.hint, ctx.params["host"])
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """As they are written below."""
@@ -50,6 +60,11 @@ class _Verbs(click.Group):
                 hint = f"the host comes first: autotuner service {word} {host}"
             raise UsageError(f"there is nothing called `{word}` to do with a host", hint=hint)
         return super().resolve_command(ctx, args)
+
+
+def for_host(hint: str | None, name: str) -> str | None:
+    """The hint with the commands about a host spelled out, as a person types them."""
+    return hint and hint.replace(_ABOUT_HOST, f"autotuner service {shlex.quote(name)} ")
 
 
 @click.group(cls=_Verbs, short_help="Show, stop, start or restore what serves on a host, and read its logs.")

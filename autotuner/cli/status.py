@@ -57,23 +57,24 @@ def status(options: Options, host: str | None, *, paths: bool, offline: bool, as
 
 def lease_line(name: str) -> str | None:
     """Who tunes the host that a document of this name describes, in words; ``None`` when there is no such document."""
-    from autotuner.cli.service import holder_text
+    from autotuner.cli.service import for_host, holder_text
 
     try:
         asked = _ask_lease(name)
     except AutotunerError as error:
-        return f"{Path(name).stem} now: cannot be asked: {error.message}" + (f" (hint: {error.hint})" if error.hint else "")
+        hint = for_host(error.hint, name)
+        return f"{Path(name).stem} now: cannot be asked: {error.message}" + (f" (hint: {hint})" if hint else "")
     return None if asked is None else f"{asked.host} now: {holder_text(asked.holder)}"
 
 
 def lease_json(name: str) -> dict[str, object]:
     """``{"lease": …}``: who tunes the host, null when nobody does, or why it cannot be asked; empty when there is no such document."""
-    from autotuner.cli.service import holder_json
+    from autotuner.cli.service import for_host, holder_json
 
     try:
         asked = _ask_lease(name)
     except AutotunerError as error:
-        return {"lease": {"error": error.message, "hint": error.hint}}
+        return {"lease": {"error": error.message, "hint": for_host(error.hint, name)}}
     return {} if asked is None else {"lease": None if asked.holder is None else holder_json(asked.holder)}
 
 

@@ -19,6 +19,7 @@ class _Kind:
     """What a concept's values are."""
 
     words: str
+    example: str
     accepts: Callable[[object], bool]
 
 
@@ -27,12 +28,15 @@ def _whole(value: object) -> bool:
 
 
 _COUNT = _Kind(
-    words="a whole number of at least 1", accepts=lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    words="a whole number of at least 1",
+    example="8",
+    accepts=lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
 )
-_SWITCH = _Kind(words="true or false", accepts=lambda value: isinstance(value, bool))
-_WORD = _Kind(words="text", accepts=lambda value: isinstance(value, str))
+_SWITCH = _Kind(words="true or false", example="true", accepts=lambda value: isinstance(value, bool))
+_WORD = _Kind(words="text", example="auto", accepts=lambda value: isinstance(value, str))
 _SHARE = _Kind(
     words="a number between 0 and 1",
+    example="0.85",
     accepts=lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1,
 )
 _KINDS: Mapping[str, _Kind] = {
@@ -42,9 +46,13 @@ _KINDS: Mapping[str, _Kind] = {
     "graphs": _SWITCH,
     "prefix_caching": _SWITCH,
     "mem_fraction": _SHARE,
-    "window": _Kind(words="none or a whole number of at least 1", accepts=lambda value: value == "none" or _COUNT.accepts(value)),
+    "window": _Kind(
+        words="none or a whole number of at least 1", example="none", accepts=lambda value: value == "none" or _COUNT.accepts(value)
+    ),
     "chunked_prefill": _Kind(
-        words="-1 or a whole number of at least 1", accepts=lambda value: (_whole(value) and value == -1) or _COUNT.accepts(value)
+        words="-1 or a whole number of at least 1",
+        example="8192",
+        accepts=lambda value: (_whole(value) and value == -1) or _COUNT.accepts(value),
     ),
 }
 _SWITCH_WORDS = {"on": "true", "yes": "true", "off": "false", "no": "false"}
@@ -97,13 +105,13 @@ def _check_value(source: Source, path: Path, concept: str, value: object) -> Non
     kind = _KINDS.get(concept, _COUNT)
     if concept not in CONCEPTS or kind.accepts(value) or not isinstance(value, str | int | float):
         return
-    hint = None
+    hint = f"write it like this: {kind.example}"
     if kind is _SWITCH and isinstance(value, str) and value.lower() in _SWITCH_WORDS:
         hint = f"write {_SWITCH_WORDS[value.lower()]}: in YAML 1.2 {value} is text"
     elif kind is _WORD and isinstance(value, bool):
         hint = "quote it: 'off'" if value is False else "quote it if it is text"
-    elif concept == "window" and isinstance(value, str):
-        hint = "did you mean 'none'?" if value.lower() in {"none", "off", "all", "full"} else None
+    elif concept == "window" and isinstance(value, str) and value.lower() in {"none", "off", "all", "full"}:
+        hint = "did you mean 'none'?"
     source.error(path, f"'{concept}' must be {kind.words}, but is {shown(value)}", hint)
 
 

@@ -10,6 +10,8 @@ from autotuner.model.facts import FACT_NAMES
 from autotuner.model.near import did_you_mean
 from autotuner.model.space import CONCEPTS
 
+_EXAMPLE = "write it like this: tp * pp <= gpus"
+
 
 def check_expressions(source: Source) -> bool:
     """Report what is wrong with ``when:`` and ``constraints:``; whether all of them can be used."""
@@ -41,7 +43,7 @@ def _parse(source: Source, path: Path, text: str) -> Expression | None:
     try:
         expression = Expression.parse(text)
     except ExpressionError as error:
-        source.report(place(source, path, error.column), f"in the expression: {error.message}", error.hint)
+        source.report(place(source, path, error.column), f"in the expression: {error.message}", error.hint or _EXAMPLE)
         return None
     if not expression.condition:
         source.error(path, f"`{text}` is a value, not a condition", "compare it with something, as in: tp * pp <= gpus")

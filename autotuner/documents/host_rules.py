@@ -11,18 +11,32 @@ from autotuner.engines.sglang import reserved
 from autotuner.engines.simulated.names import DRAFTERS, MODELS
 from autotuner.engines.simulated.profile import profile_names
 from autotuner.model.facts import FACT_NAMES
-from autotuner.model.host import secret_like
+from autotuner.model.host import LAST_PORT, bastions, is_port, read_bastion, secret_like
 from autotuner.model.near import did_you_mean, near
 
 _HOSTNAME = re.compile(r"[\w:.%][\w:.%~+=-]*")
 _USER = re.compile(r"[\w.][\w.@\\$+=-]*")
 _SSHD = re.compile(r"sshd?(@.*)?\.(service|socket)")
+_OWN_UNIT = re.compile(r"autotuner-(restore-)?[0-9]+-.*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ONE_LINE: frozenset[Path] = frozenset(
+    {
+        *(("engine", key) for key in ("python", "cwd")),
+        *(("model", key) for key in ("path", "drafter", "served_name")),
+        *(("transport", key) for key in ("identity_file", "known_hosts", "config_file")),
+        *(("service", "production", key) for key in ("cwd", "container")),
+        ("endpoint", "address"),
+    }
+)
+"""Names and paths, in which a line break is always a slip."""
+_UNITS_HINT = "`systemctl list-units --type=service` lists those of the host"
 _SECRET_FLAGS = ("--api-key", "--admin-api-key", "--ssl-keyfile-password", "--hf-token")
 
 
 def check_host(source: Source) -> None:
-    """Report secrets by value, unknown time zones, relative paths, names that are none and settings that contradict each other."""
+    """Report secrets by value, unknown time zones, relative paths, what is no name or text, and settings that contradict each other."""
     _way_in(source)
+    _control_characters(source)
     _secrets(source)
     _paths(source)
     _window(source)
@@ -55,12 +69,25 @@ def _way_in(source: Source) -> None:
         if isinstance(value, str) and not form.fullmatch(value):
             source.error(("transport", key), f"'{key}' must be the name of {wanted}, but is the text {value!r}", hint)
     jumps = source.get("transport", "proxy_jump")
-    for hop in filter(str.strip, jumps.split(",") if isinstance(jumps, str) else ()):
-        name, _, rest = hop.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
-        bastion = rest[1:].partition("]")[0] if rest.startswith("[") else rest.partition(":")[0] if rest.count(":") == 1 else rest
+    at = ("transport", "proxy_jump")
+    for hop in bastions(jumps) if isinstance(jumps, str) else ():
+        name, bastion, port = read_bastion(hop)
         if not _HOSTNAME.fullmatch(bastion) or (name and not _USER.fullmatch(name)):
             hint = "write [user@]host[:port], several with commas"
-            source.error(("transport", "proxy_jump"), f"'proxy_jump' must name bastions, but one is the text {hop.strip()!r}", hint)
+            source.error(at, f"'proxy_jump' must name bastions, but one is the text {hop!r}", hint)
+        elif port and not is_port(port):
+            source.error(at, f"'proxy_jump' has {port!r} where the port of {bastion} belongs", f"write a number from 1 to {LAST_PORT}")
+
+
+def _control_characters(source: Source) -> None:
+    """Report what no program can be given, and line breaks in what is a name or a path."""
+    for path, text in source.texts():
+        if path[0] == "metadata":
+            continue
+        forbidden = "\0" if "\0" in text else next(filter(_CONTROL.match, text), None) if path in _ONE_LINE else None
+        if forbidden is not None:
+            key = f"{path[-2]}[{path[-1]}]" if isinstance(path[-1], int) else path[-1]
+            source.error(path, f"'{key}' holds the control character {forbidden!r}", "remove it")
 
 
 def _secrets(source: Source) -> None:
@@ -150,10 +177,18 @@ def _production(source: Source) -> None:
         )
     if manager == "systemd":
         _unit_names(source)
-    unit = source.get("service", "production", "unit") or source.get("service", "production", "container")
+    production_name = source.get("service", "production", "unit") or source.get("service", "production", "container")
+    called = full_name if manager == "systemd" else str
+    seen: set[str] = set()
     for index, conflict in enumerate(source.items("service", "conflicts")):
-        if conflict == unit and unit is not None:
+        if not isinstance(conflict, str):
+            continue
+        name = called(conflict)
+        if isinstance(production_name, str) and name == called(production_name):
             source.error(("service", "conflicts", index), f"'{conflict}' is production itself, which is stopped anyway", "remove it")
+        elif name in seen:
+            source.error(("service", "conflicts", index), f"'{conflict}' is there twice", "remove one of them")
+        seen.add(name)
 
 
 def _unit_names(source: Source) -> None:
@@ -164,10 +199,16 @@ def _unit_names(source: Source) -> None:
             continue
         name = full_name(value)
         if not is_unit_name(name):
-            source.error(path, f"no unit can have the name {value!r}", "`systemctl list-units --type=service` lists those of the host")
+            source.error(path, f"no unit can have the name {value!r}", _UNITS_HINT)
         elif "@." in name:
             instance = name.replace("@.", "@INSTANCE.")
             source.error(path, f"'{value}' is a template without an instance", f"name the instance that serves: {instance}")
+        elif _OWN_UNIT.fullmatch(name):
+            hint = "remove it" if path[1] == "conflicts" else "name the unit that serves when nothing is tuned"
+            source.error(path, f"'{value}' is a unit of the tuner itself, which comes and goes with every night", hint)
+        elif path[1] == "production" and not name.endswith(".service"):
+            hint = f"name the service that it leads to, such as {name.rpartition('.')[0]}.service"
+            source.error(path, f"'{value}' is no service, and production must be one: what serves is compared and started again", hint)
         elif source.get("transport", "type") == "ssh" and _SSHD.fullmatch(name):
             source.error(path, f"'{value}' is how the tuner reaches the host, and is not stopped", "remove it")
 

@@ -42,6 +42,25 @@ def allowed(schema: Schema, loc: Sequence[str | int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for place in places for key in _properties(_resolved(schema, place))))
 
 
+def place(schema: Schema, loc: Sequence[str | int]) -> Schema:
+    """The schema of the value at ``loc``, with its default; of something or null, that of the something. Empty where none is known."""
+    places = [schema]
+    for number, step in enumerate(loc):
+        following = [inner for place in places for inner in _inside(schema, place, step)]
+        if not following and number + 1 == len(loc):  # the name of a union's branch
+            break
+        places = following
+    if len(places) != 1:
+        return {}
+    found = places[0]
+    some = [branch for branch in _branches(found, "anyOf") if branch.get("type") != "null"]
+    return {
+        **_resolved(schema, found),
+        **(some[0] if len(some) == 1 else {}),
+        **({"default": found["default"]} if "default" in found else {}),
+    }
+
+
 def _resolved(root: Schema, place: Schema) -> Schema:
     reference = place.get("$ref")
     if isinstance(reference, str):

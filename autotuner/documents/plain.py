@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from autotuner.documents.keys import Schema, allowed, split
+from autotuner.documents import hints
+from autotuner.documents.keys import Schema, allowed, place, split
 from autotuner.documents.source import Path, Source
 from autotuner.documents.wording import shown
 from autotuner.model.document import written
@@ -26,6 +27,12 @@ class _Found:
     details: ErrorDetails
     path: Path
     branches: tuple[tuple[Path, str], ...]
+    place: Schema
+    """The JSON Schema of the value."""
+    keys: tuple[str, ...]
+    """Those that it may have as a mapping."""
+    kind: str
+    """Of the document."""
 
     @property
     def type(self) -> str:
@@ -75,10 +82,16 @@ _TRUTH_WORDS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": 
 
 def report(source: Source, error: ValidationError, schema: Schema) -> None:
     """Add a problem to ``source`` for every independent mistake behind a validation error."""
-    found = [_Found(details, *split(details["loc"], source.value)) for details in error.errors(include_url=False)]
+    found = [_found(source, details, schema) for details in error.errors(include_url=False)]
     found = [item for item in found if not _refused_before(source, item)]
     for item in _without_echoes(_one_branch_each(source, found), schema):
         _report_one(source, item, schema)
+
+
+def _found(source: Source, details: ErrorDetails, schema: Schema) -> _Found:
+    loc = details["loc"]
+    kind = str(schema["title"]).removeprefix("autotuner ")
+    return _Found(details, *split(loc, source.value), place=place(schema, loc), keys=allowed(schema, loc), kind=kind)
 
 
 def _refused_before(source: Source, item: _Found) -> bool:
@@ -129,7 +142,7 @@ def _report_one(source: Source, item: _Found, schema: Schema) -> None:
     source.error(item.path, message, hint, key=item.on_key or item.type in {"missing", "extra_forbidden"})
 
 
-Words = tuple[str, str | None]
+Words = tuple[str, str]
 """A message and its hint."""
 
 
@@ -167,12 +180,14 @@ def _choice(item: _Found) -> Words:
         return f"'{_key(item)}' must be {options[0]}, but is {shown(value)}", f"write {options[0]}"
     # A choice that stands beside models in a union: a mapping would have been right, too.
     also = " or a mapping" if item.branches and item.branches[-1][0] == item.path else ""
-    return f"'{_key(item)}' must be one of {', '.join(options)}{also}, but is {shown(value)}", near_miss(value, options)
+    return f"'{_key(item)}' must be one of {', '.join(options)}{also}, but is {shown(value)}", hints.one_of(
+        value, options, item.place, item.kind
+    )
 
 
 def _pattern(item: _Found) -> Words:
     pattern, value = str(_context(item)["pattern"]), item.details["input"]
-    meaning, hint = _PATTERNS.get(pattern, (f"text like {pattern}", None))
+    meaning, hint = _PATTERNS.get(pattern, (f"text like {pattern}", hints.described(item.kind)))
     if item.on_key:
         concept = near(value, CONCEPTS) if pattern == _CONCEPT else None
         return f"the key '{value}' must be {meaning}", f"did you mean '{concept}'?" if concept else hint
@@ -181,21 +196,29 @@ def _pattern(item: _Found) -> Words:
 
 def _bound(item: _Found) -> Words:
     words, name = _BOUNDS[item.type]
-    return f"'{_key(item)}' must be {words} {_context(item)[name]:g}, but is {item.details['input']}", None
+    return f"'{_key(item)}' must be {words} {_context(item)[name]:g}, but is {item.details['input']}", _by_place(item)
+
+
+def _by_place(item: _Found) -> str:
+    return hints.number(item.place) or hints.described(item.kind)
 
 
 def _length(item: _Found) -> Words:
     context = _context(item)
     limit = context["min_length" if item.type == "too_short" else "max_length"]
     words = "at least" if item.type == "too_short" else "at most"
-    return f"'{_key(item)}' needs {words} {limit} {'entry' if limit == 1 else 'entries'}, but has {context['actual_length']}", None
+    return f"'{_key(item)}' needs {words} {limit} {'entry' if limit == 1 else 'entries'}, but has {context['actual_length']}", (
+        f"{'add one' if item.type == 'too_short' else 'remove some'}; {hints.described(item.kind)}"
+    )
 
 
 def _wrong_tag(item: _Found) -> Words:
     context = _context(item)
     options, value = _options(context["expected_tags"]), context["tag"]
     name = _options(context["discriminator"])[0]
-    return f"'{name}' of '{_key(item)}' must be one of {', '.join(options)}, but is {shown(value)}", near_miss(value, options)
+    return f"'{name}' of '{_key(item)}' must be one of {', '.join(options)}, but is {shown(value)}", (
+        near_miss(value, options) or hints.described(item.kind)
+    )
 
 
 def _no_tag(item: _Found) -> Words:
@@ -205,7 +228,7 @@ def _no_tag(item: _Found) -> Words:
 
 
 def _rule(item: _Found) -> Words:
-    return f"in '{_key(item)}' {item.details['msg'].removeprefix('Value error, ')}", None
+    return f"in '{_key(item)}' {item.details['msg'].removeprefix('Value error, ')}", "correct one of the two"
 
 
 def _kind(item: _Found) -> Words:
@@ -213,14 +236,17 @@ def _kind(item: _Found) -> Words:
     value, wanted = item.details["input"], _KINDS.get(item.type)
     if wanted is None:
         message = item.details["msg"]
-        return f"'{_key(item)}': {message[:1].lower()}{message[1:]}, but is {shown(value)}", None
+        return f"'{_key(item)}': {message[:1].lower()}{message[1:]}, but is {shown(value)}", hints.described(item.kind)
     if item.branches and item.branches[-1][0] == item.path and item.branches[-1][1] in {"bool", "int", "float", "str"}:
         scalar = len(item.path) != 2 or item.path[0] != "constraints"
         wanted = "text, a number, true or false" if scalar else "text or a mapping with 'require' and 'why'"
-    return f"'{_key(item)}' must be {wanted}, but is {shown(value)}", _kind_hint(wanted, value)
+    return f"'{_key(item)}' must be {wanted}, but is {shown(value)}", _kind_hint(wanted, value) or hints.of_kind(
+        wanted, item.place, item.keys, item.kind
+    )
 
 
 def _kind_hint(wanted: str, value: object) -> str | None:
+    """What turns this very value into one of the kind that is wanted, if anything does."""
     if wanted == "text" and isinstance(value, bool | int | float):
         return f"quote it: '{written(value)}'"
     if wanted == "true or false" and isinstance(value, str) and value.lower() in _TRUTH_WORDS:

@@ -109,7 +109,8 @@ def _kind(source: Source, wanted: str | None) -> str | None:
     if "kind" not in source.value:
         source.error((), "the key 'kind' is missing", f"add 'kind: {wanted}'" if wanted else f"add 'kind:' with one of {', '.join(MODELS)}")
     elif not isinstance(kind, str) or kind not in MODELS:
-        source.error(("kind",), f"'kind' must be one of {', '.join(MODELS)}, but is {shown(kind)}", near_miss(kind, MODELS))
+        hint = near_miss(kind, MODELS) or "lay out an example of each with: autotuner init"
+        source.error(("kind",), f"'kind' must be one of {', '.join(MODELS)}, but is {shown(kind)}", hint)
     elif wanted and kind != wanted:
         source.error(("kind",), f"a {wanted} is needed here, but this is a {kind}", f"name a file with kind: {wanted}")
     else:

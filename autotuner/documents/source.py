@@ -34,17 +34,17 @@ class Source:
     refused: set[Path] = field(default_factory=set)
     """Paths whose value the reader refused; they hold ``None`` and are reported already."""
 
-    def report(self, at: Mark, message: str, hint: str | None = None, *, severity: str = "error") -> None:
-        """Add a problem."""
+    def report(self, at: Mark, message: str, hint: str, *, severity: str = "error") -> None:
+        """Add a problem; ``hint`` is the next edit or command to try."""
         self.problems.append(
             Problem(file=self.file, line=at.line, column=at.column, message=message, hint=hint, severity=severity),
         )
 
-    def error(self, path: Path, message: str, hint: str | None = None, *, key: bool = False) -> None:
+    def error(self, path: Path, message: str, hint: str, *, key: bool = False) -> None:
         """Add an error at the value at ``path``, or at its key."""
         self.report(self.mark(path, key=key), message, hint)
 
-    def warning(self, path: Path, message: str, hint: str | None = None, *, key: bool = False) -> None:
+    def warning(self, path: Path, message: str, hint: str, *, key: bool = False) -> None:
         """Add a warning at the value at ``path``, or at its key."""
         self.report(self.mark(path, key=key), message, hint, severity="warning")
 
@@ -87,6 +87,18 @@ class Source:
         for index, value in enumerate(self.items(*path)):
             if isinstance(value, dict):
                 yield index, value
+
+    def texts(self) -> Iterator[tuple[Path, str]]:
+        """Every text in the document, with its place."""
+        waiting: list[tuple[Path, object]] = [((), self.value)]
+        while waiting:
+            path, value = waiting.pop()
+            if isinstance(value, str):
+                yield path, value
+            elif isinstance(value, dict):
+                waiting += [((*path, key), inner) for key, inner in value.items()]
+            elif isinstance(value, list):
+                waiting += [((*path, index), inner) for index, inner in enumerate(value)]
 
     @property
     def failed(self) -> bool:

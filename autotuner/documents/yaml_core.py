@@ -152,7 +152,7 @@ def _report_syntax(source: Source, error: yaml.MarkedYAMLError) -> None:
             if match := re.search(pattern, text or ""):
                 source.report(at, message.format(*match.groups(), opened=opened), hint.format())
                 return
-    source.report(at, f"not YAML: {error.problem or error}")
+    source.report(at, f"not YAML: {error.problem or error}", "quote the value, or check the indentation")
 
 
 class _Reader:
@@ -167,7 +167,8 @@ class _Reader:
         """Fill the source; its value is ``None`` when aliases blow the document up."""
         value = self._value(root, ())
         if self._nodes > MAX_NODES:
-            self._source.report(_mark(root), f"the document has more than {MAX_NODES} values once its aliases are written out")
+            message = f"the document has more than {MAX_NODES} values once its aliases are written out"
+            self._source.report(_mark(root), message, "is it a document of autotuner?")
             return
         self._source.value = value
 

@@ -16,6 +16,10 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ClockTime = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 
 
+LAST_PORT = 65535
+_LONGEST_PORT = 5
+
+
 class LocalTransport(Strict):
     """The tuner runs on the host itself."""
 
@@ -28,7 +32,7 @@ class SshTransport(Strict):
     type: Literal["ssh"]
     hostname: str = Field(description="A name, an address, or an alias of ~/.ssh/config.")
     user: str | None = Field(default=None, description="The tuner's own user name by default.")
-    port: int | None = Field(default=None, ge=1, le=65535, description="22 by default.")
+    port: int | None = Field(default=None, ge=1, le=LAST_PORT, description="22 by default.")
     identity_file: str | None = Field(default=None, description="Private key; with one given no other key is offered.")
     passphrase: SecretRef | None = Field(default=None, description="Where the key's passphrase is found on the controller.")
     agent: bool = Field(default=False, description="Offer the keys of the running ssh-agent, too.")
@@ -36,6 +40,29 @@ class SshTransport(Strict):
     known_hosts: str | None = Field(default=None, description="~/.ssh/known_hosts by default. Only keys that stand there are accepted.")
     proxy_jump: str | None = Field(default=None, description="Bastions to go through: [user@]host[:port], several with commas.")
     config_file: str | None = Field(default=None, description="~/.ssh/config by default; `none` to read none.")
+
+
+def bastions(jumps: str) -> tuple[str, ...]:
+    """The machines of a ``proxy_jump``, one by one as they are written; ``none`` is none."""
+    hops = tuple(hop.strip() for hop in jumps.split(",") if hop.strip())
+    return () if hops == ("none",) else hops
+
+
+def read_bastion(text: str) -> tuple[str, str, str]:
+    """User, host and port of ``[user@]host[:port]`` as they are written, empty where they are not."""
+    user, _, rest = text.removeprefix("ssh://").rstrip("/").rpartition("@")
+    if rest.startswith("["):
+        host, _, port = rest[1:].partition("]")
+        return user, host, port.removeprefix(":")
+    if rest.count(":") == 1:
+        host, _, port = rest.partition(":")
+        return user, host, port
+    return user, rest, ""
+
+
+def is_port(text: str) -> bool:
+    """Whether this is the number of a TCP port."""
+    return text.isascii() and text.isdigit() and len(text) <= _LONGEST_PORT and 1 <= int(text) <= LAST_PORT
 
 
 class EngineInstall(Strict):
@@ -103,7 +130,7 @@ class Endpoint(Strict):
     """Where the server listens. ``address`` is what the server binds: a loopback address is reached from the host itself only."""
 
     address: str = "127.0.0.1"
-    port: int = Field(default=30000, ge=1, le=65535)
+    port: int = Field(default=30000, ge=1, le=LAST_PORT)
 
 
 class Load(Strict):

@@ -219,7 +219,7 @@ def test_a_user_without_root_manages_the_granted_units_and_no_others(person: Per
     person.describe(user="tuner")
     code, _, err = person.service("show")
     assert code == 4
-    assert "hint: have an administrator of the host run what `autotuner service HOST grant` prints" in err
+    assert "hint: have an administrator of the host run what `autotuner service far grant` prints" in err
 
     code, script, err = person.service("grant")
     assert (code, err) == (0, "")

@@ -253,6 +253,20 @@ def test_a_bastion_and_the_host_behind_it_are_both_checked(machine: Machine, sec
         attempt(SshTransport(document(machine, **{**behind, "port": 9}, known_hosts=str(right))))
 
 
+def test_the_hint_for_an_unknown_key_behind_a_bastion_makes_the_key_of_that_machine_known(
+    machine: Machine, second_sshd: str, tmp_path: Path
+) -> None:
+    """The address means another machine here than on the bastion: nothing that is fetched from here could be right."""
+    known = tmp_path / "known"
+    known.write_text(machine.known_hosts.read_text())
+    behind = document(machine, hostname="127.0.0.1", port=2222, proxy_jump=f"root@{machine.address}", known_hosts=str(known))
+    with pytest.raises(Refused, match=r"unknown host key: \[127.0.0.1\]:2222 presents") as caught:
+        attempt(SshTransport(behind))
+    subprocess.run(["sh", "-c", (caught.value.hint or "").rpartition("same: ")[2]], check=True)
+    assert known.read_text().splitlines()[-1] == f"[127.0.0.1]:2222 {second_sshd}"
+    assert attempt(SshTransport(behind)).ok
+
+
 def test_who_is_not_let_in_is_told_at_once_even_for_what_may_be_repeated(machine: Machine) -> None:
     for changes in ({"user": "nobody2"}, {"port": 23}):
         transport = SshTransport(document(machine, **changes))

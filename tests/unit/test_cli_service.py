@@ -12,11 +12,13 @@ import pytest
 
 from autotuner.cli.main import run
 from autotuner.cli.service import as_json_object, as_text
+from autotuner.cli.status import lease_json
 from autotuner.deploy.people import Holder, Situation
 from autotuner.deploy.state import Outcome, SessionState
 from autotuner.discover.ports import Listener
 from autotuner.discover.units import Unit
 from autotuner.documents import dump
+from autotuner.model.document import Metadata
 from autotuner.model.host import ProductionUnit, Service, SshTransport
 from tests import builders as b
 
@@ -70,6 +72,24 @@ def test_there_is_no_script_where_nothing_can_be_granted(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert says in captured.err
+
+
+def test_who_is_not_root_is_told_the_command_for_this_very_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The host is this machine, with a Python that says it is another user's and without the program behind sudo."""
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\nprintf '%s\\n' /usr/bin/python3 1000 3.11\n")
+    python.chmod(0o755)
+    document = tmp_path / "my lab.yaml"
+    document.write_text(dump(b.host(metadata=Metadata(name="lab"), service=SYSTEMD)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = f"have an administrator of the host run what `autotuner service '{document}' grant` prints, or connect as root"
+    assert run(["service", str(document), "show"]) == 4
+    assert f"\nhint: {told}\n" in capsys.readouterr().err
+    assert run(["--state-dir", str(tmp_path / "state"), "status", str(document)]) == 0
+    assert f"(hint: {told})" in capsys.readouterr().out
+    assert lease_json(str(document))["lease"]["hint"] == told
 
 
 def test_the_script_to_grant_names_the_units_of_the_document_in_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,7 @@ def test_any_change_of_a_document_is_accepted_or_explained(tmp_path: Path, shipp
     path.write_text(json.dumps(document))
     problems = check_file(path)
     assert all(problem.message and "Input should" not in problem.message for problem in problems)
+    assert all(problem.hint for problem in problems)
     assert len({(problem.line, problem.column, problem.message) for problem in problems}) == len(problems)
 
 

@@ -57,7 +57,7 @@ def test_an_alias_takes_everything_from_the_configuration(home: Path) -> None:
     assert (last.who, last.key_name) == ("tuner@10.0.0.7:2222", "[10.0.0.7]:2222")
     assert last.identity_files == (home / ".ssh/gpu_key",)
     assert last.known_hosts == (home / ".ssh/gpu_hosts", Path("/etc/more"))
-    assert (bastion.who, bastion.key_name) == ("ops@gate.example:2200", "[gate.example]:2200")
+    assert (bastion.name, bastion.key_name) == ("ops@gate.example:2200", "[gate.example]:2200")
     assert bastion.identity_files == (home / ".ssh/gate_key",)
 
 
@@ -93,7 +93,8 @@ def test_the_bastions_of_a_bastion_come_first(home: Path) -> None:
 
 def test_several_bastions_and_ipv6(home: Path) -> None:
     chain = targets(document("h", user="u", proxy_jump="a@[::1]:2222, ssh://b"))
-    assert [target.who for target in chain] == ["a@[::1]:2222", f"{getpass.getuser()}@b:22", "u@h:22"]
+    assert [target.name for target in chain] == ["a@[::1]:2222", f"{getpass.getuser()}@b:22", "u@h:22"]
+    assert [str(target.who).partition(" ")[2] for target in chain] == ["(bastion on the way to u@h:22)"] * 2 + [""]
 
 
 def test_a_password_is_for_the_host_alone(home: Path) -> None:

@@ -66,6 +66,16 @@ def test_libraries_are_quiet_unless_debugging(capsys: pytest.CaptureFixture[str]
     assert len(capsys.readouterr().err.splitlines()) == lines
 
 
+def test_the_database_drowns_nothing_even_when_debugging(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure("debug")
+
+    for name in ("orm.mapper.Mapper", "engine.Engine", "pool.impl.NullPool"):
+        logging.getLogger(f"sqlalchemy.{name}").info("(Trial|trials) _configure_property")
+    logging.getLogger("sqlalchemy.pool.impl.NullPool").error("the connection is gone")
+
+    assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["the connection is gone"]
+
+
 def test_lines_follow_standard_error_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     telemetry.configure("info")
     monkeypatch.setattr(sys, "stderr", sys.stdout)

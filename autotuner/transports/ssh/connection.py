@@ -128,7 +128,7 @@ class Connection:
             time.sleep(_CROWDED_PAUSE_S)
 
     def _through(self, bastion: Target, target: Target) -> paramiko.Channel:
-        with mapped(Peer(f"{target.who} through {bastion.who}", target.by_hand())):
+        with mapped(Peer(f"{target.name} through {bastion.name}", target.by_hand())):
             session = self._sessions[-1]
             return session.open_channel("direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=CONNECT_S)
 

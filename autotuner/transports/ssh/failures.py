@@ -37,18 +37,22 @@ from paramiko.ssh_exception import (
 from autotuner.errors import AutotunerError, Refused, TransportError, UsageError
 from autotuner.transports.ssh.known_hosts import fingerprint
 
+LOGIN_OF_HOST = "`user` and `identity_file` of the host document, and authorized_keys on the host"
+"""What decides whether a login is accepted, where nothing else is known of it."""
+
 
 class Peer(str):
-    """How people name a machine, with the command that does by hand what was tried with it."""
+    """How people name a machine, with the command that does by hand what was tried with it, and where its login is written."""
 
-    __slots__ = ("command",)
+    __slots__ = ("command", "login")
 
     command: tuple[str, ...]
+    login: str
 
-    def __new__(cls, name: str, command: tuple[str, ...] = ()) -> Self:
+    def __new__(cls, name: str, command: tuple[str, ...] = (), login: str = LOGIN_OF_HOST) -> Self:
         """``name``: ``user@host:port``."""
         made = super().__new__(cls, name)
-        made.command = command
+        made.command, made.login = command, login
         return made
 
 
@@ -102,6 +106,24 @@ def by_hand(who: str) -> str:
     return f"try the same by hand: {shlex.join(command)}" if command else "see what `ssh -v` says about it"
 
 
+def login_of(who: str) -> str:
+    """What a person corrects when ``who`` refuses the login."""
+    return f"check {who.login if isinstance(who, Peer) else LOGIN_OF_HOST}"
+
+
+def _of_bastion(who: str) -> bool:
+    """Whether it is a machine that is given keys alone, never the document's password."""
+    return isinstance(who, Peer) and who.login != LOGIN_OF_HOST
+
+
+def silent(who: str, seconds: float) -> Lost:
+    """The error for a peer that accepts the connection and never says that it is an SSH server."""
+    return Lost(
+        f"{who}: the connection was accepted, but nothing was said on it for {seconds:g} s",
+        hint=f"check that sshd, and not something else, listens on this port, and that the machine is not overloaded; {by_hand(who)}",
+    )
+
+
 def _broken(error: BaseException, who: str) -> AutotunerError:
     return Lost(f"{who}: the SSH connection failed: {_text(error)}", hint=by_hand(who))
 
@@ -139,7 +161,7 @@ def _no_address_answers(error: BaseException, who: str) -> AutotunerError:
 def _login_refused(error: BaseException, who: str) -> AutotunerError:
     return NotAdmitted(
         f"{who}: the login was refused: {_text(error)}",
-        hint=f"check `user` and `identity_file` of the host document, and authorized_keys on the host; {by_hand(who)}",
+        hint=f"{login_of(who)}; {by_hand(who)}",
     )
 
 
@@ -147,7 +169,8 @@ def _other_login_wanted(error: BaseException, who: str) -> AutotunerError:
     kinds = ", ".join(getattr(error, "allowed_types", [])) or "something else"
     return NotAdmitted(
         f"{who}: the login was refused: the server accepts {kinds} only",
-        hint="give `identity_file`, `agent: true` or `password` in the host document; nothing is asked for interactively",
+        hint="nothing is asked for interactively; "
+        + (login_of(who) if _of_bastion(who) else "give `identity_file`, `agent: true` or `password` in the host document"),
     )
 
 
@@ -155,7 +178,8 @@ def _second_factor(error: BaseException, who: str) -> AutotunerError:
     kinds = ", ".join(getattr(error, "allowed_types", [])) or "something more"
     return NotAdmitted(
         f"{who}: the key was accepted, but the server wants {kinds} as well",
-        hint="nothing is asked for interactively: exempt this user from the second factor, or give `password`",
+        hint="nothing is asked for interactively: exempt this user from the second factor"
+        + ("" if _of_bastion(who) else ", or give `password`"),
     )
 
 

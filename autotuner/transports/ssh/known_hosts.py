@@ -11,6 +11,8 @@ import binascii
 import fnmatch
 import hashlib
 import hmac
+import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +45,10 @@ def fingerprint(blob: bytes) -> str:
 
 
 def known_keys(files: Iterable[Path], name: str) -> list[HostKey]:
-    """Every key that the files hold for ``name``. A file that is not there holds none. Raises ``AutotunerError`` for an unreadable one."""
+    """Every key that the files hold for ``name``. A file that is not there holds none. Raises ``UsageError`` for an unreadable one."""
     found: list[HostKey] = []
     for file in files:
-        with disk.refusals("read", file):
+        with disk.readable(file):
             try:
                 text = file.read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:
@@ -56,6 +58,25 @@ def known_keys(files: Iterable[Path], name: str) -> list[HostKey]:
             if key is not None:
                 found.append(key)
     return found
+
+
+def appending(file: Path, name: str, kind: str, blob: bytes) -> str:
+    """The shell command that makes a key known: it adds exactly this key to ``file`` under ``name``, on a line of its own."""
+    line = f"{name} {kind} {base64.b64encode(blob).decode()}"
+    start = "" if _ends_with_a_line(file) else "\\n"
+    folder = "" if file.parent.is_dir() else f"mkdir -p -m 700 {shlex.quote(str(file.parent))} && "
+    return f"{folder}printf '{start}%s\\n' {shlex.quote(line)} >> {shlex.quote(str(file))}"
+
+
+def _ends_with_a_line(file: Path) -> bool:
+    with disk.readable(file):
+        try:
+            with file.open("rb") as known:
+                known.seek(0, os.SEEK_END)
+                known.seek(max(0, known.tell() - 1))
+                return known.read() in {b"", b"\n"}
+        except FileNotFoundError:
+            return True
 
 
 def _matching(line: str, name: str, where: str) -> HostKey | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import paramiko
@@ -17,8 +18,8 @@ from paramiko.ssh_exception import AuthenticationException, BadAuthenticationTyp
 from autotuner import disk
 from autotuner.errors import AutotunerError, Refused, UsageError
 from autotuner.transports.ssh import agent
-from autotuner.transports.ssh.failures import NotAdmitted, by_hand, mapped
-from autotuner.transports.ssh.known_hosts import HostKey, fingerprint, known_keys
+from autotuner.transports.ssh.failures import NotAdmitted, by_hand, login_of, mapped, silent
+from autotuner.transports.ssh.known_hosts import HostKey, appending, fingerprint, known_keys
 from autotuner.transports.ssh.settings import Target, secret
 
 _HANDSHAKE_S = 20.0
@@ -41,7 +42,7 @@ def log_in(sock: object, target: Target) -> paramiko.Transport:
             session.channel_timeout = CHANNEL_S
             known = known_keys(target.known_hosts, target.key_name)
             _prefer(session, known)
-            _negotiate(session)
+            _negotiate(session, target)
             _check_host_key(session.get_remote_server_key(), known, target)
             _authenticate(session, target)
         except BaseException:
@@ -60,14 +61,22 @@ def _prefer(session: paramiko.Transport, known: list[HostKey]) -> None:
     options.key_types = [*first, *(name for name in available if name not in first)]
 
 
-def _negotiate(session: paramiko.Transport) -> None:
+def _negotiate(session: paramiko.Transport, target: Target) -> None:
     done = threading.Event()
     session.start_client(event=done)
     finished = done.wait(2 * _HANDSHAKE_S)
     if not session.is_active():
-        raise session.get_exception() or SSHException("the negotiation failed")
+        raise _why_not(session.get_exception() or SSHException("the negotiation failed"), target)
     if not finished:
         raise TimeoutError
+
+
+def _why_not(error: BaseException, target: Target) -> BaseException:
+    """What kept the two sides from negotiating. Where the other side's first line never came, the library says only that it did not."""
+    before = error.__context__ if type(error) is SSHException and "protocol banner" in str(error) else None
+    if isinstance(before, TimeoutError):
+        return silent(target.who, _HANDSHAKE_S)
+    return before if isinstance(before, OSError | EOFError) else error
 
 
 def _check_host_key(key: paramiko.PKey, known: list[HostKey], target: Target) -> None:
@@ -82,20 +91,20 @@ def _check_host_key(key: paramiko.PKey, known: list[HostKey], target: Target) ->
     if same:
         return
     valid = [entry for entry in known if not entry.revoked]
-    file, name = shlex.quote(str(target.known_hosts[0])), _file_kind(kind)
-    compare = f"on the host's own console (ssh-keygen -lf /etc/ssh/ssh_host_{name}_key.pub)"
-    add = f"ssh-keyscan -t {name} -p {target.port} {shlex.quote(target.host)} | tee -a {file}"
+    file = target.known_hosts[0]
+    compare = f"on that machine's own console (ssh-keygen -lf /etc/ssh/ssh_host_{_file_kind(kind)}_key.pub)"
+    add = appending(file, target.key_name, kind, blob)
     if not valid:
         raise Refused(
             f"{target.who}: unknown host key: {target.key_name} presents {shown}, which no file of known hosts lists",
-            hint=f"compare it {compare}; only if it is the same: {add}",
+            hint=f"compare the fingerprint {compare}; only if it is the same: {add}",
         )
     expected = "; ".join(f"{entry.kind} {fingerprint(entry.blob)} ({entry.where})" for entry in valid)
     raise Refused(
         f"{target.who}: the host key has changed: {target.key_name} presents {shown}, known is {expected}; nothing was done",
         hint=(
-            f"somebody may be in between, or the host was installed anew. Compare it {compare}; "
-            f"only if it is the same: ssh-keygen -R {shlex.quote(target.key_name)} -f {file}; {add}"
+            f"somebody may be in between, or the host was installed anew. Compare the fingerprint {compare}; "
+            f"only if it is the same: ssh-keygen -R {shlex.quote(target.key_name)} -f {shlex.quote(str(file))}; {add}"
         ),
     )
 
@@ -110,17 +119,17 @@ def _authenticate(session: paramiko.Transport, target: Target) -> None:
     passed_over: list[AutotunerError] = []
     for name, key in _keys(target, passed_over):
         offered.append(name)
-        refused = _offer(session, target, key)
+        refused = _asked(session, functools.partial(session.auth_publickey, target.user, key))
         if refused is None:
             return
         if isinstance(refused, BadAuthenticationType | PartialAuthentication):
             break
     if target.password is not None:
-        offered.append("the password")
-        further = session.auth_password(target.user, secret(target.password, f"password of {target.who}"))
-        if not further:
+        offered.append(f"the password ({target.password})")
+        word = secret(target.password, f"password of {target.who}")
+        refused = _asked(session, lambda: session.auth_password(target.user, word))
+        if refused is None:
             return
-        refused = PartialAuthentication(further)
     if isinstance(refused, BadAuthenticationType | PartialAuthentication):
         raise refused
     raise _not_admitted(target, offered, passed_over)
@@ -131,14 +140,18 @@ def _not_admitted(target: Target, offered: list[str], passed_over: list[Autotune
     told += [f"not offered: {error.message}" for error in passed_over]
     told += [agent.find().state] if target.agent else [] if offered or passed_over else ["no key was found"]
     hints = [error.hint for error in passed_over if error.hint]
-    hints.append(f"check `user` and `identity_file` of the host document, and authorized_keys on the host; {by_hand(target.who)}")
+    check = login_of(target.who)
+    if target.password is not None:
+        named = "`user`, `identity_file`" if len(offered) > 1 else "`user`"
+        check = f"check {named} and what `password: {target.password}` holds"
+    hints.append(f"{check}; {by_hand(target.who)}")
     return NotAdmitted(f"{target.who}: the login was refused; {'; '.join(told)}", hint="; ".join(hints))
 
 
-def _offer(session: paramiko.Transport, target: Target, key: paramiko.PKey) -> AuthenticationException | None:
-    """``None`` when the key was accepted, else why not."""
+def _asked(session: paramiko.Transport, ask: Callable[[], list[str]]) -> AuthenticationException | None:
+    """``None`` when the server lets us in, else why not."""
     try:
-        further = session.auth_publickey(target.user, key)
+        further = ask()
     except AuthenticationException as error:
         if not session.is_active():
             raise EOFError from error
@@ -168,7 +181,7 @@ def _keys(target: Target, passed_over: list[AutotunerError]) -> Iterator[tuple[s
 
 
 def _key(file: Path, target: Target) -> paramiko.PKey:
-    with disk.refusals("read", file, then="`identity_file` names the private key"):
+    with disk.readable(file, then="`identity_file` names the private key"):
         file.read_bytes()
         found = file.stat()
     if found.st_uid == os.getuid() and found.st_mode & 0o077:  # as ssh does: another owner's file is that owner's matter

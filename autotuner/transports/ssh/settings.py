@@ -15,7 +15,8 @@ from paramiko.config import SSHConfig
 from autotuner import disk
 from autotuner.errors import UsageError
 from autotuner.model.host import SshTransport as SshDocument
-from autotuner.transports.ssh.failures import Peer, mapped
+from autotuner.model.host import bastions, is_port, read_bastion
+from autotuner.transports.ssh.failures import LOGIN_OF_HOST, Peer, mapped
 from autotuner.transports.ssh.includes import expanded
 from autotuner.transports.ssh.known_hosts import SSH_PORT, host_key_name
 
@@ -44,13 +45,23 @@ class Target:
     password: str | None
     """Reference of the password; only the host itself is ever given it."""
 
+    login: str = LOGIN_OF_HOST
+    """Where a person finds what its login depends on."""
     behind: tuple[Target, ...] = ()
     """The bastions on the way to it, the nearest to it last."""
+    way_to: str = ""
+    """The host, where this is a bastion before it."""
+
+    @property
+    def name(self) -> str:
+        """``user@host:port``."""
+        return f"{self.user}@{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def who(self) -> Peer:
-        """How people name it: ``user@host:port``."""
-        return Peer(f"{self.user}@{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}", self.by_hand())
+        """How people name it; a bastion is called one, since the person who reads an error thinks of the host."""
+        role = f" (bastion on the way to {self.way_to})" if self.way_to else ""
+        return Peer(f"{self.name}{role}", self.by_hand(), self.login)
 
     def by_hand(self) -> tuple[str, ...]:
         """The command line with which ssh logs in to it in the same way, and says what it does."""
@@ -61,6 +72,9 @@ class Target:
         files = [file for file in self.identity_files if self.only_these or os.path.exists(file)]  # noqa: PTH110 - a folder that is closed to us is no error here
         options += [] if self.agent else ["IdentitiesOnly=yes", "IdentityAgent=none"]
         options += [] if files else ["IdentityFile=none"]
+        if self.password:
+            methods = [*(["publickey"] if files or self.agent else []), "password", "keyboard-interactive"]
+            options.append(f"PreferredAuthentications={','.join(methods)}")
         if self.known_hosts != _expanded(_DEFAULT_KNOWN_HOSTS):
             listed = " ".join(f'"{file}"' if " " in str(file) else str(file) for file in self.known_hosts)
             options += [f"UserKnownHostsFile={listed}", "GlobalKnownHostsFile=none"]
@@ -80,14 +94,17 @@ def targets(document: SshDocument) -> tuple[Target, ...]:
     config = _Config(document)
     options = config.options(document.hostname)
     last = config.target(document.hostname, options, user=document.user, port=document.port)
-    last = replace(last, password=document.password)
+    last = replace(last, password=document.password, login=LOGIN_OF_HOST)
     if document.proxy_jump is None and options.get("proxycommand"):
         raise UsageError(
             f"{document.hostname}: ProxyCommand of {config.file} is not supported",
             hint="name the bastion with `proxy_jump: [user@]host[:port]` in the host document",
         )
-    jumps = document.proxy_jump if document.proxy_jump is not None else options.get("proxyjump", "none")
-    way = (*config.bastions(jumps, ()), last)
+    if document.proxy_jump is not None:
+        passed = config.bastions(document.proxy_jump, (), "`proxy_jump` of the host document")
+    else:
+        passed = config.bastions(options.get("proxyjump", "none"), (), f"ProxyJump in {config.file}")
+    way = (*(replace(bastion, way_to=last.name) for bastion in passed), last)
     return tuple(replace(target, behind=way[:number]) for number, target in enumerate(way))
 
 
@@ -101,7 +118,7 @@ class _Config:
             return
         if document.config_file is None and not self.file.exists():
             return
-        with mapped(str(self.file)), disk.refusals("read", self.file):
+        with mapped(str(self.file)), disk.readable(self.file):
             self._parsed = SSHConfig.from_text(expanded(self.file))
 
     def options(self, name: str) -> Mapping[str, Any]:
@@ -132,23 +149,34 @@ class _Config:
             password=None,
         )
 
-    def bastions(self, jumps: str, seen: tuple[str, ...]) -> tuple[Target, ...]:
-        """The bastions of a ProxyJump value. The first one may itself be behind others, as the configuration file says."""
-        hops = [hop.strip() for hop in jumps.split(",") if hop.strip()]
-        if not hops or hops == ["none"]:
+    def bastions(self, jumps: str, seen: tuple[str, ...], where: str) -> tuple[Target, ...]:
+        """The bastions of a ProxyJump value that stands at ``where``. The first one may be behind others by the configuration file."""
+        hops = bastions(jumps)
+        if not hops:
             return ()
         found = []
         for hop in hops:
             user, name, port = _hop(hop)
             options = self.options(name)
-            found.append(self.target(name, options, user=user, port=port))
+            target = self.target(name, options, user=user, port=port)
+            found.append(replace(target, login=self._login_of_bastion(name, where if user else "")))
         first = _hop(hops[0])[1]
         if first in seen or len(seen) + len(hops) > _MOST_HOPS:
             raise UsageError(
                 f"{self._document.hostname}: its bastions lead back to {first}, or are more than {_MOST_HOPS}",
                 hint=f"correct ProxyJump in {self.file} or `proxy_jump` in the host document",
             )
-        return (*self.bastions(str(self.options(first).get("proxyjump", "none")), (*seen, first)), *found)
+        before = str(self.options(first).get("proxyjump", "none"))
+        return (*self.bastions(before, (*seen, first), f"ProxyJump in {self.file}"), *found)
+
+    def _login_of_bastion(self, name: str, user_at: str) -> str:
+        """Where its login is written: the user before the @ at ``user_at``, if any, and the key."""
+        document, here = self._document, f"of Host {name} in {self.file}"
+        read = document.config_file != "none"
+        user = f"the user in {user_at}" if user_at else f"User {here}" if read else "the user (write user@ in `proxy_jump`)"
+        shared = document.identity_file is not None or not read
+        key = "`identity_file` of the host document, which bastions are offered, too" if shared else f"IdentityFile {here}"
+        return f"{user}, {key}, and authorized_keys on the bastion"
 
 
 def _expanded(files: Iterable[str]) -> tuple[Path, ...]:
@@ -166,21 +194,14 @@ def _default_keys(document: SshDocument) -> tuple[str, ...]:
 
 
 def _hop(text: str) -> tuple[str | None, str, int | None]:
-    user, _, rest = text.removeprefix("ssh://").rstrip("/").rpartition("@")
-    if rest.startswith("["):
-        host, _, port = rest[1:].partition("]")
-        port = port.removeprefix(":")
-    elif rest.count(":") == 1:
-        host, _, port = rest.partition(":")
-    else:
-        host, port = rest, ""
+    user, host, port = read_bastion(text)
     if not host:
         raise UsageError(f"proxy_jump {text!r} names no host", hint="write [user@]host[:port], several with commas")
     return user or None, host, _port(port, f"proxy_jump {text!r}") if port else None
 
 
 def _port(text: str, what: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+    if is_port(text):
         return int(text)
     raise UsageError(f"{what}: {text!r} is not a port", hint="write a number from 1 to 65535")
 
@@ -193,5 +214,5 @@ def secret(reference: str, what: str) -> str:
         if not value:
             raise UsageError(f"{what}: environment variable {name} is not set", hint=f"export {name}=… before starting autotuner")
         return value
-    with disk.refusals("read", name, then=f"it holds the {what}"):
+    with disk.readable(name, then=f"it holds the {what}"):
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
