@@ -157,6 +157,7 @@ def _arm(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
             return supervise.FENCED
         otherwise = unit_production.not_as_told(snapshot) if restore.by_units(snapshot) else None
         if otherwise is not None:
+            session.wipe(folder)
             return {"error": otherwise, "kind": "changed"}
         session.create(folder, snapshot)
     reply: dict[str, Any] = _dead_man(snapshot).ensure(folder, snapshot)

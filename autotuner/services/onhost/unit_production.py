@@ -15,21 +15,6 @@ _PAUSE_S = 1.0
 _SLACK_S = 30.0
 _OTHERS_S = 20.0
 """What the other units have to start in once one was waited for in vain. The restore's own limit allows for it."""
-_TAKEN = (
-    "ActiveState",
-    "InvocationID",
-    "NeedDaemonReload",
-    "UnitFileState",
-    "User",
-    "Group",
-    "SupplementaryGroups",
-    "TimeoutStopUSec",
-    "active",
-    "argv",
-    "limits",
-    "sha256",
-)
-"""Everything of a unit in a snapshot that is acted on."""
 
 
 def stop(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +86,7 @@ def not_as_told(snapshot: dict[str, Any]) -> str | None:
     changed: list[str] = []
     for unit in snapshot["units"]:
         now = units.read(unit["name"], unit["role"])
-        if any(now.get(key) != unit.get(key) for key in _TAKEN):
+        if any(now.get(key) != unit.get(key) for key in units.ACTED_ON):
             changed.append(unit["name"])
     if changed:
         return f"{', '.join(changed)} changed while the host was looked at"
@@ -126,14 +111,11 @@ def _in_order(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
 
     Sockets come first: systemd refuses to open one whose service runs already.
     """
-    by_role = {role: [unit for unit in snapshot["units"] if unit["role"] == role and unit["active"]] for role in _ROLES}
+    by_role = {role: [unit for unit in snapshot["units"] if unit["role"] == role and unit["active"]] for role in units.ROLES}
     backwards = by_role["conflict"][::-1]
     sockets = [unit for unit in backwards if unit["name"].endswith(".socket")]
     others = [unit for unit in backwards if unit not in sockets]
     return sockets + by_role["production"] + others + by_role["dependent"]
-
-
-_ROLES = ("production", "conflict", "dependent")
 
 
 def _activate(unit: dict[str, Any], snapshot: dict[str, Any], deadline: float, say: Callable[[str], None]) -> str | None:

@@ -43,6 +43,27 @@ PROPERTIES = (
     "SupplementaryGroups",
     "TimeoutStopUSec",
 )
+ROLES = ("production", "conflict", "dependent")
+LIMIT_NAMES = tuple(f"Limit{name}" for name in LIMITS)
+ACTED_ON = (
+    "name",
+    "role",
+    "ActiveState",
+    "InvocationID",
+    "NeedDaemonReload",
+    "UnitFileState",
+    "User",
+    "Group",
+    "SupplementaryGroups",
+    "TimeoutStopUSec",
+    "active",
+    "argv",
+    "limits",
+    "sha256",
+)
+"""What of a unit in a snapshot is acted on."""
+FIELDS = (*PROPERTIES, *ACTED_ON, "ExecStart", "EnvironmentFiles", "env_sha256", "listens", "answered", "models")
+"""Everything that is told of a unit; the last three of production only."""
 _SSHD = re.compile(r"sshd?(@.*)?\.(service|socket)")
 
 
