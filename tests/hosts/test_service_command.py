@@ -93,6 +93,7 @@ def tuning(person: Person) -> Iterator[subprocess.Popen[str]]:
             if line == "candidate started\n":
                 break
         assert process.poll() is None, "".join(said)
+        until(person.machine.healthy, "the candidate")
         yield process
     finally:
         process.kill()

@@ -138,7 +138,7 @@ def test_a_quiet_host_in_words() -> None:
         (
             {
                 "answers": None,
-                "production": replace(unit("prod.service", "production", ActiveState="inactive"), details={"LoadState": "not-found"}),
+                "production": unit("prod.service", "production", ActiveState="inactive", LoadState="not-found"),
             },
             "production        prod.service: does not exist on the host",
         ),

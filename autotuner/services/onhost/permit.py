@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import candidate, session, units
+from . import candidate, files, session, units
 from .session import SYSTEM_STATE
 
 ALLOW = Path("/etc/autotuner/allow.json")
@@ -73,8 +73,11 @@ def refusal(user: str, command: str, request: dict[str, Any]) -> str | None:
         if request.get("session") != f"{SYSTEM_STATE}/sessions/{request['snapshot']['port']}":
             return f"{command}: the session is not the one of the snapshot's port"
         touched |= _units_of(request["snapshot"])
-    if "session" in request and command not in _LOOKS:
-        stored = session.snapshot_of(Path(request["session"]))
+    folder = request.get("session") if command not in _LOOKS else None
+    if command == "break-lease":
+        folder = (files.read_json(Path(request["path"])) or {}).get("session")
+    if _text(folder, _SESSION):
+        stored = session.snapshot_of(Path(str(folder)))
         touched |= set() if stored is None else _units_of(stored)
     others = sorted(touched - allowed(user))
     return f"{user} may not touch {', '.join(others)}: it is not in {ALLOW}" if others else None
