@@ -89,7 +89,7 @@ def show(target: Target, *, as_json: bool) -> int:
     from autotuner.deploy import people
 
     host = target.load()
-    with people.reached(host) as host_side:
+    with people.reached(host, looking=True) as host_side:
         found, folder = people.look(host, host_side), people.session_folder(host, host_side)
     told = as_json_object(host, found, folder=folder) if as_json else None
     click.echo(json.dumps(told, indent=2, ensure_ascii=False) if told is not None else as_text(host, found, folder=folder))
@@ -144,7 +144,7 @@ def logs(target: Target, *, lines: int, candidate: bool) -> int:
     from autotuner.deploy import people
 
     host = target.load()
-    with people.reached(host) as host_side:
+    with people.reached(host, looking=True) as host_side:
         log = people.logs(host, host_side, lines=lines, candidate=candidate)
     click.echo(f"{host.name}: {log.source}" + ("" if log.text else " is empty"), err=True)
     click.echo(log.text, nl=not log.text.endswith("\n") and bool(log.text))
@@ -268,6 +268,8 @@ def _production_text(host: Host, found: Situation) -> str:
 
 def _unit_text(unit: Unit) -> str:
     details = unit.details
+    if details.get("LoadState") == "not-found" and not unit.active:
+        return f"{unit.name}: does not exist on the host"
     state, sub, kept = (str(details.get(key) or "") for key in ("ActiveState", "SubState", "UnitFileState"))
     parts = [f"{state} ({sub})" if sub and sub != "dead" else state or ("active" if unit.active else "inactive")]
     parts += [f"pid {unit.pid}"] if unit.pid else []

@@ -96,7 +96,7 @@ def _ask_lease(name: str) -> _Asked | None:
     except UsageError:
         return None
     host = load_host(name)
-    with people.reached(host) as host_side:
+    with people.reached(host, looking=True) as host_side:
         return _Asked(host.name, people.holder_of(host, host_side))
 
 

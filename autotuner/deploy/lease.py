@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotuner.deploy.recovery import bring_back
-from autotuner.discover.tenancy import holder_lives, lease_names, tenant, this_machine
+from autotuner.discover.tenancy import holder_lives, how_to_stop, lease_names, tenant, this_machine
 from autotuner.errors import Refused
 from autotuner.model.host import Host
 from autotuner.services.hostside import HostSide
@@ -65,14 +65,10 @@ def take_lease(
         host_side.call("break-lease", {"path": reply["path"], "token": held.get("token")})
     raise Refused(
         f"{host.name} is being tuned by {tenant(held)}",
-        hint=f"wait until it has ended, or stop it: kill {held.get('pid', 'PID')} on {_where(held)}",
+        hint=f"wait until it has ended, or stop it: {how_to_stop(held)}",
     )
 
 
 def _identity() -> dict[str, Any]:
     own = processes.read(os.getpid())
     return {"machine": this_machine(), "pid": os.getpid(), "started": own.started if own else 0, "node": socket.gethostname()}
-
-
-def _where(held: dict[str, Any]) -> str:
-    return str(held.get("node", "its machine"))

@@ -11,7 +11,7 @@ from autotuner.decide.unit import full_name
 from autotuner.deploy.recovery import bring_back
 from autotuner.deploy.state import SessionState, session_state
 from autotuner.discover.ports import Listener, listener_on
-from autotuner.discover.tenancy import holder_lives, lease_names
+from autotuner.discover.tenancy import holder_lives, how_to_stop, lease_names
 from autotuner.discover.units import Unit, read_units, units_request
 from autotuner.engines.registry import engine_for
 from autotuner.errors import AutotunerError, NotRestored, Refused, UsageError
@@ -36,6 +36,8 @@ class Holder:
     since: str
     node: str
     pid: int | None
+    how_to_stop: str
+    """What a person does to end it."""
     alive: bool
     session: str
     token: str | None
@@ -80,11 +82,16 @@ class Log:
 
 
 @contextlib.contextmanager
-def reached(host: Host) -> Iterator[HostSide]:
-    """The host's own programs, over a connection that is closed afterwards. Raises ``TransportError`` when it cannot be reached."""
+def reached(host: Host, *, looking: bool = False) -> Iterator[HostSide]:
+    """The host's own programs, over a connection that is closed afterwards; ``looking``: also where its disk is full.
+
+    Raises ``TransportError`` when it cannot be reached.
+    """
     transport = transport_for(host)
     try:
-        yield manager_for(host, transport).host_side
+        host_side = manager_for(host, transport).host_side
+        host_side.only_looks = looking
+        yield host_side
     finally:
         transport.close()
 
@@ -176,6 +183,7 @@ def change(host: Host, host_side: HostSide, verb: str, *, conflicts: bool) -> tu
         raise Refused(
             f"{host.name}: a tuner that is gone has left this host to be restored", hint=f"first: autotuner service {host.name} restore"
         )
+    _refuse_unloadable(host, host_side, verb, units)
     patience_s = host.limits.stop_timeout_s if verb == "stop" else host.limits.ready_timeout_s
     request = {"verb": verb, "units": list(units), "timeout_s": patience_s}
     reply = _asked(host, host_side, "unit-do", request, timeout_s=len(units) * (patience_s + _CHANGE_SLACK_S))
@@ -189,6 +197,27 @@ def change(host: Host, host_side: HostSide, verb: str, *, conflicts: bool) -> tu
     return units
 
 
+def _refuse_unloadable(host: Host, host_side: HostSide, verb: str, names: tuple[str, ...]) -> None:
+    """Units that are not there, and masked ones that are to be started. Raises ``AutotunerError``; none was touched then."""
+    for unit in read_units(_asked(host, host_side, "unit-show", {"units": list(names)}, timeout_s=_UNITS_TIMEOUT_S)).all:
+        load = unit.details.get("LoadState")
+        if unit.active:
+            continue
+        if load == "not-found":
+            raise _no_unit(host, unit.name)
+        if load == "masked" and verb == "start":
+            raise AutotunerError(
+                f"{host.name}: {unit.name} is masked: systemd starts it for nobody", hint=f"on the host: systemctl unmask {unit.name}"
+            )
+
+
+def _no_unit(host: Host, name: str) -> AutotunerError:
+    return AutotunerError(
+        f"{host.name}: {name} does not exist on the host",
+        hint="correct the unit's name in `service:` of the host document; on the host: systemctl list-units --all",
+    )
+
+
 def logs(host: Host, host_side: HostSide, *, lines: int, candidate: bool) -> Log:
     """The end of the log of production, or of the newest candidate. Raises ``UsageError`` when there is none."""
     if host.service.manager == "systemd":
@@ -196,6 +225,8 @@ def logs(host: Host, host_side: HostSide, *, lines: int, candidate: bool) -> Log
         reply = _asked(host, host_side, "unit-log", {**which, "lines": lines})
         if reply["unit"] is None:
             raise _no_candidate(host)
+        if not reply["text"] and not candidate and not reply["exists"]:
+            raise _no_unit(host, reply["unit"])
         return Log(source=reply["unit"], text=reply["text"])
     path = _newest_candidate_log(host, host_side) if candidate else _production_log(host, host_side)
     done = host_side.transport.run(["tail", "-n", str(lines), "--", path], timeout_s=30)
@@ -218,7 +249,7 @@ def script_to_grant(host: Host) -> str:
 def _taken(host: Host, holder: Holder) -> Refused:
     return Refused(
         f"{host.name} is being tuned by {holder}",
-        hint=f"stop that tuner, and it brings production back itself: kill {holder.pid or 'PID'} on {holder.node or 'its machine'}; "
+        hint=f"stop that tuner, and it brings production back itself: {holder.how_to_stop}; "
         f"one that hangs or cannot be reached: autotuner service {host.name} restore --take-over",
     )
 
@@ -292,6 +323,7 @@ def _holder(host_side: HostSide, lease: Mapping[str, Any]) -> Holder:
         since=str(content.get("since", "?")),
         node=str(content.get("node") or ""),
         pid=content.get("pid"),
+        how_to_stop=how_to_stop(content),
         alive=holder_lives(content, by_host=bool(lease["alive"])),
         session=session,
         token=content.get("token"),

@@ -272,7 +272,9 @@ class HostSession:
         except AutotunerError as error:
             raise Refused(f"{host.name}: it could not be made to restore itself: {error.message}", hint=error.hint or hint) from error
         if "error" in reply:
-            raise Refused(f"{host.name}: it could not be made to restore itself: {reply['error']}", hint=reply.get("hint", hint))
+            if reply.get("kind") == "not-allowed":
+                hint = f"nothing was stopped; an administrator of the host allows it: autotuner service {host.name} grant"
+            raise Refused(f"{host.name}: it could not be made to restore itself: {reply['error']}", hint=hint)
         self._heartbeat = Heartbeat(self._host_side, self.folder, lease.token, ttl_s=self._ttl_s, stall_s=self._stall_s)
         self._heartbeat.start()
         self._watch = Watch(

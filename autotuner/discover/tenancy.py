@@ -12,6 +12,9 @@ from autotuner.services.hostside import HostSide
 from autotuner.services.onhost import lease as onhost_lease
 from autotuner.services.onhost import processes
 
+_FIRST_PIDS = "pid:[4026531836]"
+"""The pid namespace that every Linux starts with; the kernel gives it this number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
@@ -49,6 +52,15 @@ def holder_lives(content: Mapping[str, Any], *, by_host: bool) -> bool:
     if by_host and content.get("machine") and content["machine"] == this_machine():
         return processes.alive(int(content["pid"]), int(content["started"]))
     return by_host
+
+
+def how_to_stop(content: Mapping[str, Any]) -> str:
+    """How a person ends the tuner that holds a lease. In a container its pid means another process, or none, to the machine."""
+    node, pid = str(content.get("node") or "its machine"), content.get("pid") or "PID"
+    namespace = str(content.get("machine") or "")
+    if "pid:[" in namespace and not namespace.endswith(_FIRST_PIDS) and namespace != this_machine():
+        return f"end it inside its container, called {node}, where it is process {pid}, or stop that container"
+    return f"kill {pid} on {node}"
 
 
 def tenant_of(host: Host, host_side: HostSide, *, besides: str | None = None) -> Tenant | None:

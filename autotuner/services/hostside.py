@@ -24,6 +24,16 @@ STATE = "/var/tmp/autotuner"  # noqa: S108 - completed with the user's id; priva
 SYSTEM_STATE = "/var/lib/autotuner"
 _WHO = "import os, sys; print(sys.executable, os.getuid(), '%d.%d' % sys.version_info[:2], sep='\\n')"
 _MAIN = "import sys\nfrom onhost.commands import main\nsys.exit(main())\n"
+_FROM_MEMORY = """\
+import os, sys
+held = os.memfd_create("autotuner")
+with os.fdopen(os.dup(held), "wb") as file:
+    file.write(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
+sys.path.insert(0, "/proc/self/fd/%d" % held)
+from onhost.commands import main
+sys.exit(main())
+"""
+"""Runs a packed program that comes on standard input, after its length and before the request: nothing is written on the host."""
 _NOT_FOUND = 127
 _OLDEST_PYTHON = (3, 8)
 _NO_PROGRAM = 2
@@ -51,8 +61,12 @@ class HostSide:
         self._pythons = tuple(pythons)
         self._wanted = state
         self._system = system
+        self.only_looks = False
+        """Nothing is to be changed there: a disk on which the programs cannot be written is no hindrance."""
         self._state = ""
         self._command: tuple[str, ...] = ()
+        self._program = b""
+        """Sent along with every call, where it could not be written there."""
 
     @property
     def state(self) -> str:
@@ -87,7 +101,9 @@ class HostSide:
         return dict(reply)
 
     def _run(self, command: str, request: Mapping[str, Any], timeout_s: float) -> Completed:
-        return self.transport.run([*self._command, command], timeout_s=timeout_s, stdin=json.dumps(request).encode(), again=True)
+        program = b"%d\n%s" % (len(self._program), self._program) if self._program else b""
+        said = program + json.dumps(request).encode()
+        return self.transport.run([*self._command, command], timeout_s=timeout_s, stdin=said, again=True)
 
     def over(self, transport: Transport) -> HostSide:
         """The same programs over another connection to the same host; nothing is installed anew."""
@@ -110,12 +126,20 @@ class HostSide:
             self._state = self._wanted or SYSTEM_STATE
             return
         state = self._wanted or (SYSTEM_STATE if self._system else f"{STATE}-{uid}")
-        self._private_folder(state, uid)
         data = packed()
         program = f"{state}/onhost-{hashlib.sha256(data).hexdigest()[:12]}.pyz"
-        if not self.transport.exists(program):
-            self._install(python, program, data)
-        self._state, self._command = state, (python, "-E", "-s", "-S", program)
+        try:
+            self._private_folder(state, uid)
+            if not self.transport.exists(program):
+                self._install(python, program, data)
+        except (TransportError, Refused):
+            raise
+        except AutotunerError:
+            if not self.only_looks:
+                raise
+            self._program = data
+        self._state = state
+        self._command = (python, "-E", "-s", "-S", *(("-c", _FROM_MEMORY) if self._program else (program,)))
 
     def _install(self, python: str, program: str, data: bytes) -> None:
         self.transport.write(f"{program}.new", data, mode=0o600)

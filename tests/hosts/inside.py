@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotuner.deploy.lease import Lease
+from autotuner.deploy.production import HostBefore, ProductionState
+from autotuner.deploy.snapshot import snapshot_of
+from autotuner.discover.units import read_units
+from autotuner.engines.sglang.engine import SglangEngine
+from autotuner.model.host import Host
 from autotuner.services.base import Handle, LaunchSpec
 from autotuner.services.hostside import HostSide
 from autotuner.services.systemd import SystemdManager
@@ -90,26 +97,35 @@ class Night:
         return "\n".join(problem["message"] for problem in self.look()["problems"])
 
     def snapshot(self) -> dict[str, Any]:
+        """Exactly what the tuner sends."""
         found = self.look()
         assert not found["problems"], found["problems"]
-        held = {"token": self.token, "session": self.folder, "ttl_s": self.ttl_s, "machine": "elsewhere", "pid": 1, "started": 1}
+        identity = {"machine": "elsewhere", "pid": 1, "started": 1, "node": "elsewhere"}
+        held = {"token": self.token, "session": self.folder, "ttl_s": self.ttl_s, **identity}
         taken = self.call("acquire", folder=self.side.leases, names=[f"port-{self.port}"], content=held)["taken"]
-        return {
-            "token": self.token,
-            "manager": "systemd",
-            "holder": {"machine": "elsewhere", "pid": 1, "started": 1},
-            "leases": taken,
-            "state": self.side.state,
-            "port": self.port,
-            "address": "127.0.0.1",
-            "ready_path": "/health_generate",
-            "models_path": "/v1/models",
-            "answered": True,
-            "production": None,
-            "units": found["units"],
-            "ttl_s": self.ttl_s,
-            **self.limits,
+        units = read_units(found)
+        unit = units.production
+        serves = None
+        if unit is not None and unit.active:
+            serves = ProductionState(argv=unit.argv, env={}, cwd="/", pid=unit.pid, answered=bool(unit.details["answered"]), details={})
+        before = HostBefore(production=serves, recorded=dict(unit.details) if unit else None, units=units.all)
+        lease = Lease(token=self.token, paths=tuple(taken), holder=identity)
+        return snapshot_of(self.host, SglangEngine(), self.side, lease, before, ttl_s=self.ttl_s)
+
+    @property
+    def host(self) -> Host:
+        document = {
+            "apiVersion": "autotuner/v1",
+            "kind": "Host",
+            "metadata": {"name": "inside"},
+            "transport": {"type": "local"},
+            "engine": {"name": "sglang"},
+            "model": {"path": "/srv"},
+            "service": {"manager": "systemd", "production": {"unit": self.unit} if self.unit else "none"},
+            "endpoint": {"port": self.port},
+            "limits": self.limits,
         }
+        return Host.model_validate_json(json.dumps(document))
 
     def arm(self) -> dict[str, Any]:
         return self.call("arm", session=self.folder, snapshot=self.snapshot())

@@ -93,6 +93,7 @@ def tuning(person: Person) -> Iterator[subprocess.Popen[str]]:
             if line == "candidate started\n":
                 break
         assert process.poll() is None, "".join(said)
+        until(person.machine.healthy, "the candidate")
         yield process
     finally:
         process.kill()
@@ -133,6 +134,47 @@ def test_production_is_stopped_and_started_alone_or_with_what_is_in_conflict(per
 
     code, out, _ = person.service("start", "--conflicts")
     assert (code, out) == (0, f"far: started {PROD}\nfar: started {OTHER}\n")
+    assert person.active() == ["active", "active"]
+
+
+def test_a_unit_that_is_not_there_is_said_to_be_so_and_a_masked_one_is_not_started(person: Person) -> None:
+    person.machine.run(["systemctl", "stop", OTHER])
+    person.machine.run(["rm", f"/etc/systemd/system/{OTHER}"])
+    person.machine.run(["systemctl", "daemon-reload"])
+    for verb in ("start", "stop"):
+        code, _, err = person.service(verb, "--conflicts")
+        assert (code, "far: other.service does not exist on the host\nhint: correct the unit's name" in err) == (1, True), err
+        assert person.active()[0] == "active", "nothing was touched"
+    assert f"{OTHER}: does not exist on the host\n" in person.service("show")[1]
+
+    person.machine.run(["systemctl", "stop", PROD])
+    text = person.machine.read(f"/etc/systemd/system/{PROD}")
+    person.machine.run(["rm", f"/etc/systemd/system/{PROD}"])
+    person.machine.run(["systemctl", "mask", "-q", PROD])
+    code, _, err = person.service("start")
+    assert (code, f"{PROD} is masked" in err, f"hint: on the host: systemctl unmask {PROD}" in err) == (1, True, True), err
+    person.machine.run(["systemctl", "unmask", "-q", PROD])
+    assert "Started prod.service" in person.service("logs")[1], "its journal is there all the same"
+    person.machine.run(["sh", "-c", "journalctl -q --rotate; journalctl -q --vacuum-time=1ms"])
+    code, _, err = person.service("logs")
+    assert (code, f"{PROD} does not exist on the host" in err) == (1, True), err
+
+    person.machine.write(f"/etc/systemd/system/{PROD}", text)
+    person.machine.run(["systemctl", "daemon-reload"])
+    assert person.service("start")[0] == 0
+
+
+def test_a_host_without_a_free_byte_is_shown_all_the_same(person: Person) -> None:
+    person.machine.small_disk("/var/lib/autotuner", 1)
+    person.machine.run(["chmod", "700", "/var/lib/autotuner"])
+    person.machine.fill("/var/lib/autotuner")
+    code, out, err = person.service("show")
+    assert code == 0, err
+    assert f"  production        {PROD}: active (running)" in out
+    assert "  problem           too little room on the disk of /var/lib/autotuner" in out
+    assert person.types("status", "far")[:2] == (0, "far now: free: nobody tunes this host\n")
+    assert "Started prod.service" in person.service("logs")[1]
+    assert person.service("stop")[0] == 1, "what changes something is put on the host first"
     assert person.active() == ["active", "active"]
 
 

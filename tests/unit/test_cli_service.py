@@ -125,8 +125,17 @@ def situation(**changes: object) -> Situation:
 
 SESSION_ID = "t"
 HOLDER = Holder(
-    who="ada@box", purpose="tune lab", since="then", node="box", pid=5, alive=True, session="/s", token=SESSION_ID, expires_s=41.6
-)  # fmt: skip
+    who="ada@box",
+    purpose="tune lab",
+    since="then",
+    node="box",
+    pid=5,
+    how_to_stop="kill 5 on box",
+    alive=True,
+    session="/s",
+    token=SESSION_ID,
+    expires_s=41.6,
+)
 SESSION = SessionState(token=SESSION_ID, live=True, armed=True, restoring=False, outcome=None, by_hand=None, remaining_s=41.6)
 
 
@@ -146,6 +155,13 @@ def test_a_quiet_host_in_words() -> None:
     ("changes", "line"),
     [
         ({"answers": False}, "production        prod.service: active (running), pid 7, enabled, does not answer"),
+        (
+            {
+                "answers": None,
+                "production": unit("prod.service", "production", ActiveState="inactive", LoadState="not-found"),
+            },
+            "production        prod.service: does not exist on the host",
+        ),
         ({"production": None, "listener": Listener(listening=False)}, "production        nothing serves"),
         ({"holder": HOLDER}, "lease             ada@box since then: tune lab; expires in 42 s unless it is renewed"),
         ({"session": SESSION}, "dead-man switch   armed: in 42 s the host brings production back unless the tuner is heard of"),

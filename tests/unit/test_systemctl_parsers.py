@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotuner.services import onhost
-from autotuner.services.onhost import asking, candidate, journal, revertable, systemctl, units
+from autotuner.services.onhost import asking, candidate, groups, journal, revertable, systemctl
 
 DATA = Path(__file__).parents[1] / "data" / "systemd"
 
@@ -172,7 +172,7 @@ def test_triggers_and_changed_files_are_named():
     ],
 )
 def test_who_keeps_a_process_running(path: str, expected: tuple[str, str]):
-    assert units.manager_of(path) == expected
+    assert groups.manager_of(path) == expected
 
 
 def test_entries_of_the_journal():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from autotuner.discover.tenancy import holder_lives, this_machine
+from autotuner.discover.tenancy import holder_lives, how_to_stop, this_machine
 from autotuner.services.onhost import processes
 
 
@@ -45,3 +45,12 @@ def test_what_the_host_says_is_gone_stays_gone(holder: subprocess.Popen[bytes]) 
     assert not holder_lives(_content(holder, this_machine()), by_host=False)
     assert not holder_lives({}, by_host=False)
     assert holder_lives({}, by_host=True)
+
+
+def test_a_tuner_is_ended_by_its_pid_where_that_pid_means_it() -> None:
+    held = {"node": "vm", "pid": 1, "machine": "4f7b-boot pid:[4026532201]"}
+    assert how_to_stop(held) == "end it inside its container, called vm, where it is process 1, or stop that container"
+    assert how_to_stop({**held, "pid": 71, "machine": "4f7b-boot pid:[4026531836]"}) == "kill 71 on vm"
+    assert how_to_stop({**held, "machine": this_machine()}) == "kill 1 on vm"
+    assert how_to_stop({"pid": 71}) == "kill 71 on its machine"
+    assert how_to_stop({}) == "kill PID on its machine"

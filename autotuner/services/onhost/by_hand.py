@@ -26,15 +26,16 @@ def do(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def log(request: dict[str, Any]) -> dict[str, Any]:
-    """The last ``{lines}`` of the journal of ``{unit}``, or of the newest candidate on ``{port}``: ``{"unit": …, "text": …}``.
+    """The last ``{lines}`` of the journal of ``{unit}``, or of the newest candidate on ``{port}``: ``{unit, text, exists}``.
 
-    ``unit`` is ``None`` when no candidate has left a line.
+    ``unit`` is ``None`` when no candidate has left a line. ``exists``: systemd knows such a unit now.
     """
     unit = _newest_candidate(int(request["port"])) if "port" in request else units.complete(request["unit"])
     if unit is None:
-        return {"unit": None, "text": ""}
+        return {"unit": None, "text": "", "exists": False}
     argv = ["journalctl", "--no-pager", "--quiet", "--output=short-iso", f"--lines={int(request.get('lines', 100))}"]
-    return {"unit": unit, "text": systemctl.tool([*argv, f"--unit={unit}"]).out.encode(errors="replace").decode()}
+    text = systemctl.tool([*argv, f"--unit={unit}"]).out.encode(errors="replace").decode()
+    return {"unit": unit, "text": text, "exists": systemctl.state(unit).get("LoadState") != "not-found"}
 
 
 def show(request: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import files, journal, processes, supervise, systemctl, unit_production, units
+from . import files, groups, journal, processes, supervise, systemctl, unit_production, units
 
 RUN = Path("/run/autotuner")
 LONGEST_S = 12 * 3600
@@ -120,7 +120,7 @@ def end(unit: str, grace_s: float) -> list[int]:
     """End a candidate's unit and have systemd forget it; the pids that would not die."""
     ended = systemctl.end(unit, grace_s)
     journal.sync()
-    left = [] if ended else units.members(systemctl.state(unit).get("ControlGroup", ""))
+    left = [] if ended else groups.members(systemctl.state(unit).get("ControlGroup", ""))
     if systemctl.state(unit).get("ActiveState") == "failed":
         systemctl.systemctl("reset-failed", "--", unit)
     return left if left or ended else [0]
@@ -129,7 +129,7 @@ def end(unit: str, grace_s: float) -> list[int]:
 def owns(port: int, name: str, pid: int) -> bool:
     """Whether a process belongs to the candidate."""
     group = systemctl.state(unit_name(port, name)).get("ControlGroup", "")
-    return bool(group) and units.in_group(pid, group)
+    return bool(group) and groups.in_group(pid, group)
 
 
 def running(port: int) -> list[str]:

@@ -17,7 +17,8 @@ def arm(request: dict[str, Any]) -> dict[str, Any]:
     """Begin the session ``{session, snapshot}``: from here on the host restores itself when the tuner is silent for its time to live.
 
     The same session again changes nothing. ``{"error": …}`` with kind ``held`` when another session is still to be restored, ``fenced``
-    when this one has lost the host, ``full`` when the disk is, ``timer`` when nothing can be armed; nothing is left behind then.
+    when this one has lost the host, ``changed`` when its units are not as the snapshot says, ``full`` when the disk is, ``timer`` when
+    nothing can be armed; nothing is left behind then.
     """
     folder, snapshot = Path(request["session"]), request["snapshot"]
     try:
@@ -154,9 +155,10 @@ def _arm(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
     if there is None:
         if not lease.holds(snapshot["leases"], token):
             return supervise.FENCED
-        changed = unit_production.changed(snapshot) if restore.by_units(snapshot) else []
-        if changed:
-            return {"error": f"{', '.join(changed)} changed while the host was looked at", "kind": "changed"}
+        otherwise = unit_production.not_as_told(snapshot) if restore.by_units(snapshot) else None
+        if otherwise is not None:
+            session.wipe(folder)
+            return {"error": otherwise, "kind": "changed"}
         session.create(folder, snapshot)
     reply: dict[str, Any] = _dead_man(snapshot).ensure(folder, snapshot)
     if "error" in reply:

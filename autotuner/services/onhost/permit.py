@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import candidate, session, units
+from . import candidate, files, session, units
 from .session import SYSTEM_STATE
 
 ALLOW = Path("/etc/autotuner/allow.json")
@@ -20,8 +21,14 @@ _SESSION = re.compile(rf"{re.escape(str(SYSTEM_STATE))}/sessions/[0-9]{{1,5}}")
 _LEASE = re.compile(rf"{re.escape(LEASES)}/[A-Za-z0-9_-][A-Za-z0-9._-]*\.json")
 _LEASE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _TOKEN = re.compile(r"[A-Za-z0-9-]{1,64}")
-_LIMIT = re.compile(r"Limit[A-Z]+=[0-9a-z]+(:[0-9a-z]+)?")
+_LIMIT = re.compile(r"[0-9a-z]+(:[0-9a-z]+)?")
+_ADDRESS = re.compile(r"[0-9A-Za-z._:%-]{1,255}")
+_PATH = re.compile(r"/[!-~]{0,255}")
 _NUMBERS = ("port", "ttl_s", "stop_timeout_s", "ready_timeout_s", "timeout_s", "lines")
+_MOST = 1e9
+_NEEDED = {"name", "role", "active", "argv", "limits", "sha256"}
+_LOOKS = ("units", "launchable", "session")
+"""Commands that only look, and name no unit; the first tells the units that are not listed among its problems."""
 
 
 def caller() -> str | None:
@@ -45,27 +52,63 @@ def refusal(user: str, command: str, request: dict[str, Any]) -> str | None:
     if command == "exec":
         return "exec is for units only"
     wanted: dict[str, Callable[[Any], Any]] = {
-        "session": _SESSION.fullmatch,
-        "path": _LEASE.fullmatch,
-        "token": lambda value: value is None or _TOKEN.fullmatch(value),
+        "session": lambda value: _text(value, _SESSION),
+        "path": lambda value: _text(value, _LEASE),
+        "token": lambda value: value is None or _text(value, _TOKEN),
         "state": lambda value: value == str(SYSTEM_STATE),
         "folder": lambda value: value == LEASES,
         "manager": lambda value: value == "systemd",
-        "name": candidate.NAME.fullmatch,
-        "names": lambda value: all(map(_LEASE_NAME.fullmatch, value)),
-        **{name: lambda value: isinstance(value, (int, float)) for name in _NUMBERS},
+        "name": lambda value: _text(value, candidate.NAME),
+        "names": lambda value: isinstance(value, list) and all(_text(name, _LEASE_NAME) for name in value),
+        **dict.fromkeys(_NUMBERS, _number),
     }
-    content = {**request, **request.get("snapshot", {})}
     for name, fits in wanted.items():
-        if name in content and not fits(content[name]):
-            return f"{command}: {name} {content[name]!r} is not allowed"
-    touched = _snapshot_units(request.get("snapshot")) if "snapshot" in request else _named(command, request)
-    if touched is None:
-        return f"{command}: the snapshot is not one of units"
-    if "session" in request:
-        touched |= _snapshot_units(session.snapshot_of(Path(request["session"]))) or set()
+        if name in request and not fits(request[name]):
+            return f"{command}: {name} {request[name]!r} is not allowed"
+    touched: set[str] = set() if command in _LOOKS else _named(request)
+    if "snapshot" in request:
+        wrong = flaw(request["snapshot"])
+        if wrong is not None:
+            return f"{command}: {wrong} of the snapshot is not as the tuner sends it"
+        if request.get("session") != f"{SYSTEM_STATE}/sessions/{request['snapshot']['port']}":
+            return f"{command}: the session is not the one of the snapshot's port"
+        touched |= _units_of(request["snapshot"])
+    folder = request.get("session") if command not in _LOOKS else None
+    if command == "break-lease":
+        folder = (files.read_json(Path(request["path"])) or {}).get("session")
+    if _text(folder, _SESSION):
+        stored = session.snapshot_of(Path(str(folder)))
+        touched |= set() if stored is None else _units_of(stored)
     others = sorted(touched - allowed(user))
     return f"{user} may not touch {', '.join(others)}: it is not in {ALLOW}" if others else None
+
+
+def flaw(snapshot: Any) -> str | None:
+    """The first part of a snapshot that is not as the tuner sends it. Root acts on what it holds, so nothing else may be in it.
+
+    Whether its units are as it says is asked of PID 1 when the session begins (``unit_production.not_as_told``).
+    """
+    if not isinstance(snapshot, dict):
+        return "the form"
+    fits: dict[str, Callable[[Any], Any]] = {
+        "token": lambda value: _text(value, _TOKEN),
+        "manager": lambda value: value == "systemd",
+        "holder": lambda value: isinstance(value, dict),
+        "leases": lambda value: isinstance(value, list) and all(_text(path, _LEASE) for path in value),
+        "state": lambda value: value == str(SYSTEM_STATE),
+        "port": lambda value: _number(value) and isinstance(value, int),
+        "address": lambda value: _text(value, _ADDRESS),
+        "ready_path": lambda value: _text(value, _PATH),
+        "models_path": lambda value: value is None or _text(value, _PATH),
+        "answered": lambda value: isinstance(value, bool),
+        "ttl_s": _number,
+        "stop_timeout_s": _number,
+        "ready_timeout_s": _number,
+        "units": lambda value: isinstance(value, list) and all(map(_is_unit, value)),
+        "production": lambda value: [value] == ([unit for unit in snapshot["units"] if unit["role"] == "production"] or [None]),
+    }
+    unknown = sorted(map(str, set(snapshot) ^ set(fits)))
+    return unknown[0] if unknown else next((name for name, fit in fits.items() if not fit(snapshot[name])), None)
 
 
 def without_secrets(reply: dict[str, Any]) -> dict[str, Any]:
@@ -76,21 +119,31 @@ def without_secrets(reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def _named(command: str, request: dict[str, Any]) -> set[str]:
-    if command in {"units", "launchable"}:  # which only look; the former names them among its problems
-        return set()
+def _named(request: dict[str, Any]) -> set[str]:
     named = [*request.get("units", []), *request.get("conflicts", [])]
     if request.get("unit") is not None:
         named.append(request["unit"])
     return set(map(units.complete, named))
 
 
-def _snapshot_units(snapshot: dict[str, Any] | None) -> set[str] | None:
-    """Units that a snapshot would have stopped and started; ``None`` for one that could do more than that."""
-    if snapshot is None:
-        return set()
-    plain = snapshot.get("manager") == "systemd" and snapshot.get("production") is None and snapshot.get("state") == str(SYSTEM_STATE)
-    limits = [f"{name}={value}" for unit in snapshot["units"] for name, value in unit.get("limits", {}).items()]
-    if not plain or not all(map(_LIMIT.fullmatch, limits)) or not all(map(_LEASE.fullmatch, snapshot["leases"])):
-        return None
+def _units_of(snapshot: dict[str, Any]) -> set[str]:
+    """Units that a snapshot would have stopped and started."""
     return {unit["name"] for unit in snapshot["units"]}
+
+
+def _is_unit(unit: Any) -> bool:
+    """Whether this is a unit as ``units.describe`` tells it."""
+    if not isinstance(unit, dict) or not _NEEDED <= set(unit) <= set(units.FIELDS) or unit["role"] not in units.ROLES:
+        return False
+    limits = unit["limits"]
+    if not isinstance(limits, dict) or not all(name in units.LIMIT_NAMES and _text(value, _LIMIT) for name, value in limits.items()):
+        return False
+    return isinstance(unit["name"], str) and isinstance(unit["active"], bool)
+
+
+def _text(value: Any, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value < _MOST

@@ -74,7 +74,7 @@ def of_unit(unit: dict[str, Any], triggers: list[str], changed: list[str]) -> tu
         problems.append(
             Problem(f"{', '.join(changed)} changed after {name} was started", f"systemctl restart {name}, so that what runs is known")
         )
-    if unit["role"] == "production" and not unit.get("answered"):
+    if unit["role"] == "production" and unit.get("listens", True) and not unit.get("answered"):
         problems.append(Problem(f"{name} is active and does not answer on its ready path", "mend it, or stop it yourself for the night"))
     remark = same_command(unit["argv"], unit.get("ExecStart", ""))
     if remark is not None and not remark[0]:
@@ -124,10 +124,27 @@ def unmanaged(port: int, words: str, pid: int, kind: str, name: str) -> Problem:
     )
 
 
-def foreign(port: int, words: str, pid: int) -> Problem:
-    """The listener belongs to none of the units."""
+def foreign(port: int, holder: str) -> Problem:
+    """A listener that is not of production's unit."""
     return Problem(
-        f"port {port} is held by {words} (pid {pid}), which is not of production's unit", "stop it yourself, or correct the unit's name"
+        f"port {port} is held by {holder}, which is not of production's unit",
+        "stop it yourself, or correct endpoint.port or the name of production's unit",
+    )
+
+
+def elsewhere(production: str, why: str, ports: list[int]) -> Problem:
+    """Production runs and is not what listens on the endpoint's port; ``ports`` are its own."""
+    hint = "correct endpoint.port or the unit's name, or stop it yourself for the night"
+    if len(ports) == 1:
+        hint = f"write `port: {ports[0]}` under `endpoint:` of the host document, or correct the name of production's unit"
+    return Problem(f"{production} {why}", hint)
+
+
+def twice(name: str) -> Problem:
+    """Production is listed as a conflict as well."""
+    return Problem(
+        f"{name} is production, and in service.conflicts as well",
+        "take it out of service.conflicts; where that unit is not production, correct endpoint.port or production's unit",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 _LISTEN = "0A"
@@ -21,13 +22,13 @@ def parse_listeners(text: str) -> dict[int, set[str]]:
 
 def inodes(port: int) -> set[str]:
     """Inodes of the sockets that listen on ``port`` at any address of this machine."""
-    found: set[str] = set()
-    for table in TABLES:
-        try:
-            found |= parse_listeners(Path(table).read_text()).get(port, set())
-        except OSError:
-            continue  # a kernel without IPv6 has one table only
-    return found
+    return _listeners().get(port, set())
+
+
+def ports_of(pids: Iterable[int]) -> list[int]:
+    """Ports on which any of these processes listens, sorted."""
+    held = {socket for pid in pids for socket in _sockets(Path("/proc") / str(pid))}
+    return sorted(port for port, found in _listeners().items() if held & {f"socket:[{inode}]" for inode in found})
 
 
 def owners(port: int) -> set[int]:
@@ -35,17 +36,26 @@ def owners(port: int) -> set[int]:
     wanted = {f"socket:[{inode}]" for inode in inodes(port)}
     if not wanted:
         return set()
-    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _holds(entry, wanted)}
+    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _sockets(entry) & wanted}
 
 
-def _holds(process: Path, wanted: set[str]) -> bool:
+def _listeners() -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for table in TABLES:
+        try:
+            listening = parse_listeners(Path(table).read_text())
+        except OSError:
+            continue  # a kernel without IPv6 has one table only
+        for port, sockets in listening.items():
+            found.setdefault(port, set()).update(sockets)
+    return found
+
+
+def _sockets(process: Path) -> set[str]:
     try:
-        for descriptor in (process / "fd").iterdir():
-            if _target(descriptor) in wanted:
-                return True
+        return set(map(_target, (process / "fd").iterdir()))
     except OSError:
-        return False  # gone, or another user's
-    return False
+        return set()  # gone, or another user's
 
 
 def _target(descriptor: Path) -> str:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import asking, systemctl, units
+from . import asking, groups, listening, systemctl, units
 
 _POLL_S = 0.2
 _PAUSE_S = 1.0
 _SLACK_S = 30.0
+_OTHERS_S = 20.0
+"""What the other units have to start in once one was waited for in vain. The restore's own limit allows for it."""
 
 
 def stop(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def stop(folder: Path, snapshot: dict[str, Any]) -> dict[str, Any]:
         grace_s = max(min(own, 600.0), float(snapshot["stop_timeout_s"])) + _SLACK_S
         group = systemctl.state(unit["name"]).get("ControlGroup", "")
         if not systemctl.end(unit["name"], grace_s):
-            left += units.members(group) or [0]
+            left += groups.members(group) or [0]
     if not left:
         with contextlib.suppress(OSError):
             (folder / "stopped").touch(mode=0o600)
@@ -35,12 +37,21 @@ def bring_back(snapshot: dict[str, Any], say: Callable[[str], None], notes: list
     """Have every unit that was active be active again and production healthy; what stands in the way, if anything.
 
     What runs is left alone, what was inactive stays so, and a unit that somebody changed on disk meanwhile is started as it is now.
+    One that does not come back keeps no other from it, but for those that depend on production.
     """
     deadline = time.monotonic() + float(snapshot["ready_timeout_s"])
+    failed: dict[str, str] = {}
     for unit in _in_order(snapshot):
+        if unit["role"] == "dependent" and failed.get("production"):
+            continue
         trouble = _activate(unit, snapshot, deadline, say)
-        if trouble is not None:
-            return trouble
+        if trouble is None:
+            continue
+        if not failed:
+            deadline = max(deadline, time.monotonic() + _OTHERS_S)
+        failed[unit["role"]] = "; ".join(filter(None, (failed.get(unit["role"]), trouble)))
+    if failed:
+        return "; ".join(failed.values())
     problems, found = differences(snapshot)
     notes += found
     return "; ".join(problems) or None
@@ -62,20 +73,27 @@ def differences(snapshot: dict[str, Any]) -> tuple[list[str], list[str]]:
         elif unit["role"] == "production":
             wrong = _other_service(unit, now, snapshot)
             (notes if edited else problems).extend(wrong)
-            if unit.get("answered") and not asking.answers(snapshot):
-                problems.append(f"{unit['name']} does not answer on {snapshot['ready_path']}")
+            if unit.get("answered") and not _serves(unit, snapshot):
+                problems.append(f"{unit['name']} {_why_silent(unit, snapshot)}")
     return problems, notes
 
 
-def changed(snapshot: dict[str, Any]) -> list[str]:
-    """Units that are no longer what the snapshot says: edited, stopped, started or restarted by somebody since it was taken."""
-    found: list[str] = []
+def not_as_told(snapshot: dict[str, Any]) -> str | None:
+    """What PID 1 says otherwise than the snapshot; ``None`` when the units are as it says, and the port is production's.
+
+    Somebody may have edited, stopped, started or restarted one since it was taken; and whoever took it is not believed.
+    """
+    changed: list[str] = []
     for unit in snapshot["units"]:
-        now = systemctl.show(unit["name"], "ActiveState", "InvocationID", "NeedDaemonReload")
-        same = all(now.get(key, "") == unit.get(key, "") for key in now)
-        if not same or units.text_digest(unit["name"]) != unit["sha256"]:
-            found.append(unit["name"])
-    return found
+        now = units.read(unit["name"], unit["role"])
+        if any(now.get(key) != unit.get(key) for key in units.ACTED_ON):
+            changed.append(unit["name"])
+    if changed:
+        return f"{', '.join(changed)} changed while the host was looked at"
+    for unit in snapshot["units"]:
+        if unit["role"] == "production" and unit["active"] and not listening.within(int(snapshot["port"]), _group(unit)):
+            return f"{unit['name']} {_why_silent(unit, snapshot)}"
+    return None
 
 
 def started_by_hand(folder: Path, snapshot: dict[str, Any]) -> str | None:
@@ -93,14 +111,11 @@ def _in_order(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
 
     Sockets come first: systemd refuses to open one whose service runs already.
     """
-    by_role = {role: [unit for unit in snapshot["units"] if unit["role"] == role and unit["active"]] for role in _ROLES}
+    by_role = {role: [unit for unit in snapshot["units"] if unit["role"] == role and unit["active"]] for role in units.ROLES}
     backwards = by_role["conflict"][::-1]
     sockets = [unit for unit in backwards if unit["name"].endswith(".socket")]
     others = [unit for unit in backwards if unit not in sockets]
     return sockets + by_role["production"] + others + by_role["dependent"]
-
-
-_ROLES = ("production", "conflict", "dependent")
 
 
 def _activate(unit: dict[str, Any], snapshot: dict[str, Any], deadline: float, say: Callable[[str], None]) -> str | None:
@@ -108,13 +123,17 @@ def _activate(unit: dict[str, Any], snapshot: dict[str, Any], deadline: float, s
     while True:
         now = systemctl.state(name)
         active = now.get("ActiveState", "")
-        if active == "active" and (unit["role"] != "production" or not unit.get("answered") or asking.answers(snapshot)):
+        if active == "active" and (unit["role"] != "production" or not unit.get("answered") or _serves(unit, snapshot)):
             return None
-        if time.monotonic() > deadline:
-            return f"{name} is {active or 'unknown'} ({now.get('Result', '')}) after {float(snapshot['ready_timeout_s']):g} s"
+        ended = active in systemctl.ENDED or now.get("SubState") == "auto-restart"
+        if time.monotonic() > deadline and (tried or not ended):
+            after = f"after {float(snapshot['ready_timeout_s']):g} s"
+            if active == "active":
+                return f"{name} is active, but {after} it {_why_silent(unit, snapshot)}"
+            return f"{name} is {active or 'unknown'} ({now.get('Result', '')}) {after}"
         if now.get("LoadState") in {"masked", "not-found"}:
             return f"{name} is {now['LoadState']}"
-        if active in systemctl.ENDED or now.get("SubState") == "auto-restart":
+        if ended:
             time.sleep(_PAUSE_S if tried else 0.0)
             tried += 1
             if active == "failed":
@@ -126,6 +145,21 @@ def _activate(unit: dict[str, Any], snapshot: dict[str, Any], deadline: float, s
                 + f" {asked.err}".rstrip()
             )
         time.sleep(_POLL_S)
+
+
+def _serves(unit: dict[str, Any], snapshot: dict[str, Any]) -> bool:
+    """Whether production answers, itself. One that somebody changed meanwhile may listen by other means than its own processes."""
+    if not asking.answers(snapshot):
+        return False
+    return listening.within(int(snapshot["port"]), _group(unit)) or units.text_digest(unit["name"]) != unit["sha256"]
+
+
+def _why_silent(unit: dict[str, Any], snapshot: dict[str, Any]) -> str:
+    return listening.why_silent(_group(unit), int(snapshot["port"]), snapshot["ready_path"])
+
+
+def _group(unit: dict[str, Any]) -> str:
+    return systemctl.state(unit["name"]).get("ControlGroup", "")
 
 
 def _other_service(unit: dict[str, Any], now: dict[str, Any], snapshot: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import asking, processes, revertable, sockets, systemctl
+from . import asking, groups, listening, processes, revertable, sockets, systemctl
 
 LIMITS = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NOFILE", "AS", "NPROC", "MEMLOCK", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE")
 DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
@@ -43,9 +43,28 @@ PROPERTIES = (
     "SupplementaryGroups",
     "TimeoutStopUSec",
 )
+ROLES = ("production", "conflict", "dependent")
+LIMIT_NAMES = tuple(f"Limit{name}" for name in LIMITS)
+ACTED_ON = (
+    "name",
+    "role",
+    "ActiveState",
+    "InvocationID",
+    "NeedDaemonReload",
+    "UnitFileState",
+    "User",
+    "Group",
+    "SupplementaryGroups",
+    "TimeoutStopUSec",
+    "active",
+    "argv",
+    "limits",
+    "sha256",
+)
+"""What of a unit in a snapshot is acted on."""
+FIELDS = (*PROPERTIES, *ACTED_ON, "ExecStart", "EnvironmentFiles", "env_sha256", "listens", "answered", "models")
+"""Everything that is told of a unit; the last three of production only."""
 _SSHD = re.compile(r"sshd?(@.*)?\.(service|socket)")
-_SERVICE = re.compile(r"/([^/]+\.service)(?=/|$)")
-_CONTAINER = re.compile(r"/(docker-[0-9a-f]{12,}\.scope|libpod-[^/]*|docker/[0-9a-f]{12,}|crio-[^/]*|kubepods[^/]*|lxc[./][^/]*)(?=/|$)")
 
 
 def describe(request: dict[str, Any]) -> dict[str, Any]:
@@ -55,17 +74,19 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
     ``ssh``: whoever asks came over SSH. Every problem says why the host could not be brought back to what it is now.
     """
     problems = list(revertable.of_machine(request))
-    holders = sockets.owners(int(request["port"]))
     name = request["unit"]
     if name == "auto":
-        name, trouble = _serving(int(request["port"]), holders)
-        problems += trouble
+        name, unmanaged = _serving(int(request["port"]))
+        problems += unmanaged
+    elif name is None:
+        problems += _foreign(int(request["port"]))
     found: list[dict[str, Any]] = []
     notes: list[str] = []
     if name is not None:
         production = read(complete(name), "production")
         production.update(_served(request, production))
         found.append(production)
+        problems += _on_the_port(request, production)
     found += [read(complete(conflict), "conflict") for conflict in request["conflicts"]]
     found += _dependents(found)
     listed = {unit["name"] for unit in found}
@@ -74,7 +95,7 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
         trouble, remarks = revertable.of_unit(unit, _triggers(unit, listed), _changed(unit))
         problems += trouble
         notes += remarks
-    problems += _foreign(int(request["port"]), holders, found)
+    problems += [revertable.twice(unit["name"]) for unit in found[1:] if name is not None and unit["name"] == found[0]["name"]]
     return {
         "production": found[0]["name"] if name is not None else None,
         "units": found,
@@ -115,49 +136,17 @@ def text_digest(unit: str) -> str:
     return hashlib.sha256(systemctl.systemctl("cat", "--", unit).out.encode(errors="surrogateescape")).hexdigest()
 
 
-def control_group(pid: int) -> str:
-    """Path of the process in systemd's hierarchy; empty when it is gone."""
-    try:
-        lines = (processes.PROC / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    paths = dict(line.split(":", 2)[1:] for line in lines if line.count(":") >= 2)
-    return paths.get("name=systemd", paths.get("", ""))
-
-
-def in_group(pid: int, group: str) -> bool:
-    """Whether the process is in this control group or one below it; the path may be seen from outside a namespace."""
-    return f"{group}/" in f"{control_group(pid)}/"
-
-
-def members(group: str) -> list[int]:
-    """Processes in a control group and below it."""
-    return sorted(pid for pid in processes.table() if group and in_group(pid, group))
-
-
 def group_id(name: str) -> int:
     """Number of a group that is given by name or number. Raises ``KeyError``."""
     return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
 
 
-def manager_of(path: str) -> tuple[str, str]:
-    """Who keeps the processes of a control group running: (``container`` | ``user`` | ``service`` | ``none``, its name)."""
-    container = _CONTAINER.search(path)
-    if container:
-        return "container", container[1]
-    services = [match[1] for match in _SERVICE.finditer(path)]
-    if any(name.startswith("user@") for name in services):
-        own = [name for name in services if not name.startswith("user@")]
-        return ("user", own[-1]) if own else ("none", "")
-    return ("service", services[-1]) if services else ("none", "")
-
-
-def _serving(port: int, holders: set[int]) -> tuple[str | None, list[revertable.Problem]]:
+def _serving(port: int) -> tuple[str | None, list[revertable.Problem]]:
     """The unit that listens on the port, or why what listens there is none that could be brought back."""
     if not sockets.inodes(port):
         return None, []
-    for pid in sorted(holders):
-        kind, name = manager_of(control_group(pid))
+    for pid in sorted(sockets.owners(port)):
+        kind, name = groups.manager_of(groups.control_group(pid))
         if kind == "service":
             return name, []
         words = " ".join(processes.arguments(pid)[:4])
@@ -166,9 +155,27 @@ def _serving(port: int, holders: set[int]) -> tuple[str | None, list[revertable.
 
 
 def _served(request: dict[str, Any], production: dict[str, Any]) -> dict[str, Any]:
+    """What answers on the port counts as production's answer only where production itself listens there."""
+    listens = production["active"] and listening.within(int(request["port"]), str(production.get("ControlGroup", "")))
+    if not listens:
+        return {"listens": False, "answered": False, "models": None}
+    return {"listens": True, "answered": asking.answers(request), "models": asking.models(request)}
+
+
+def _on_the_port(request: dict[str, Any], production: dict[str, Any]) -> list[revertable.Problem]:
+    """Why the port is not production's, and production's alone: a restore could not tell when production serves again."""
+    port, group = int(request["port"]), str(production.get("ControlGroup", ""))
     if not production["active"]:
-        return {"answered": False, "models": None}
-    return {"answered": asking.answers(request), "models": asking.models(request)}
+        return _foreign(port)
+    if not production["listens"]:
+        why = listening.why_silent(group, port, request["ready_path"])
+        return [revertable.elsewhere(f"{production['name']} (pid {production['MainPID']})", why, listening.elsewhere(group))]
+    return [revertable.foreign(port, listening.who(pid)) for pid in listening.outside(port, group)[:1]]
+
+
+def _foreign(port: int) -> list[revertable.Problem]:
+    """A listener on the port while production does not run."""
+    return [revertable.foreign(port, listening.who(pid)) for pid in listening.outside(port, "")[:1]]
 
 
 def _dependents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -194,7 +201,7 @@ def _is_way_in(unit: dict[str, Any], *, over_ssh: bool) -> bool:
         return True
     above = {process.pid for process in processes.ancestors(os.getpid(), processes.table())} - {1}
     group = str(unit.get("ControlGroup", ""))
-    return unit["MainPID"] in above or (bool(group.strip("/")) and in_group(os.getpid(), group))
+    return unit["MainPID"] in above or (bool(group.strip("/")) and groups.in_group(os.getpid(), group))
 
 
 def _triggers(unit: dict[str, Any], listed: set[str]) -> list[str]:
@@ -219,10 +226,3 @@ def _written(path: str) -> float:
         return min(Path(path).stat().st_mtime, time.time())
     except OSError:
         return 0.0
-
-
-def _foreign(port: int, holders: set[int], found: list[dict[str, Any]]) -> list[revertable.Problem]:
-    """Listeners on the port that belong to none of the units."""
-    groups = [str(unit.get("ControlGroup", "")) for unit in found if unit.get("ControlGroup")]
-    strangers = [pid for pid in sorted(holders) if not any(in_group(pid, group) for group in groups)]
-    return [revertable.foreign(port, " ".join(processes.arguments(pid)[:4]), pid) for pid in strangers[:1]]

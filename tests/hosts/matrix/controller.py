@@ -44,6 +44,9 @@ class Controller:
     """That gate runs code without a sandbox."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of this process's own."""
+    user: str = "root"
+    conflicts: Sequence[str] = ()
+    port: int = PORT
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -58,11 +61,11 @@ class Controller:
             "apiVersion": "autotuner/v1",
             "kind": "Host",
             "metadata": {"name": "cell"},
-            "transport": self.machine.ssh_document(),
+            "transport": self.machine.ssh_document(user=self.user),
             "engine": {"name": "sglang", "python": self.machine.engine_python},
             "model": {"path": MODEL, "served_name": "kimi-k2.6", "context_length": 16384},
-            "service": {"manager": "systemd", "production": {"unit": UNIT}},
-            "endpoint": {"port": PORT},
+            "service": {"manager": "systemd", "production": {"unit": UNIT}, "conflicts": list(self.conflicts)},
+            "endpoint": {"port": self.port},
             "limits": {
                 "lease_ttl_s": self.ttl_s,
                 "stop_timeout_s": STOP_S * self.machine.pace,
