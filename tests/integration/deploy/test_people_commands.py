@@ -20,7 +20,7 @@ def service(stage, tmp_path, monkeypatch, capsys):
     """Run a command about the stage's host; its exit code, standard output and standard error. State and leases are the stage's own."""
     monkeypatch.chdir(tmp_path)
     Path("here.yaml").write_text(json.dumps({key: value for key, value in stage.host_document.items() if key != "simulate"}))
-    monkeypatch.setattr(people, "reached", lambda host: contextlib.nullcontext(stage.side))
+    monkeypatch.setattr(people, "reached", lambda _, **__: contextlib.nullcontext(stage.side))
 
     def command(*arguments: str) -> tuple[int, str, str]:
         code = run(["service", "here.yaml", *arguments])
