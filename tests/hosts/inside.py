@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from autotuner.services.base import Handle, LaunchSpec
 from autotuner.services.hostside import HostSide
 from autotuner.services.systemd import SystemdManager
 from autotuner.transports.base import Completed
+from tests import builders
 from tests.hosts.machine import Machine, until
 
 PROD = "prod.service"
@@ -114,18 +114,10 @@ class Night:
 
     @property
     def host(self) -> Host:
-        document = {
-            "apiVersion": "autotuner/v1",
-            "kind": "Host",
-            "metadata": {"name": "inside"},
-            "transport": {"type": "local"},
-            "engine": {"name": "sglang"},
-            "model": {"path": "/srv"},
-            "service": {"manager": "systemd", "production": {"unit": self.unit} if self.unit else "none"},
-            "endpoint": {"port": self.port},
-            "limits": self.limits,
-        }
-        return Host.model_validate_json(json.dumps(document))
+        production = {"unit": self.unit} if self.unit else "none"
+        return builders.host(
+            "inside", service={"manager": "systemd", "production": production}, endpoint={"port": self.port}, limits=self.limits
+        )
 
     def arm(self) -> dict[str, Any]:
         return self.call("arm", session=self.folder, snapshot=self.snapshot())

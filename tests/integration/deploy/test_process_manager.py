@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from autotuner.errors import StopStudy, TransportError, UsageError
-from autotuner.model.host import Host
 from autotuner.services.base import Handle, LaunchSpec
 from autotuner.services.hostside import HostSide
 from autotuner.services.onhost import processes, supervise
@@ -20,6 +19,7 @@ from autotuner.services.registry import manager_for
 from autotuner.services.systemd import SystemdManager
 from autotuner.transports.local import LocalTransport
 from autotuner.transports.registry import transport_for
+from tests.builders import host
 
 
 def running(pid: int) -> bool:
@@ -181,22 +181,11 @@ def test_old_servers_logs_are_pruned(manager: Session) -> None:
     assert len(list((Path(manager.host_side.state) / "services").iterdir())) <= supervise.KEPT + 1
 
 
-def host(**changes: object) -> Host:
-    document = {
-        "apiVersion": "autotuner/v1",
-        "kind": "Host",
-        "metadata": {"name": "h"},
-        "transport": {"type": "local"},
-        "engine": {"name": "sglang"},
-        "model": {"path": "/m"},
-    }
-    return Host.model_validate({**document, **changes})
-
-
 def test_a_document_chooses_its_manager_and_what_there_is_none_for_is_said() -> None:
     with pytest.raises(UsageError, match="service manager container is not available in this version"):
         manager_for(host(service={"manager": "container"}), LocalTransport())
     with pytest.raises(UsageError, match=r"service\.conflicts names units"):
         manager_for(host(service={"conflicts": ("other.service",)}), LocalTransport())
-    assert isinstance(manager_for(host(), transport_for(host())), ProcessManager)
+    unsaid = host(service={})
+    assert isinstance(manager_for(unsaid, transport_for(unsaid)), ProcessManager)
     assert isinstance(manager_for(host(service={"manager": "systemd", "conflicts": ("other",)}), LocalTransport()), SystemdManager)
